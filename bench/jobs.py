@@ -20,7 +20,7 @@ from statistics import median
 
 from perstack.core.base.usage import Usage
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.ports.storage import Storage
 from perstack_filesystem.storage import FilesystemStorage
 from perstack_sqlite.storage import SqliteStorage

@@ -68,13 +68,13 @@ async def measure_stream(seconds: float) -> float:
     """Return the share of one core that a text takes that arrives token by token."""
     view = LiveView(is_compact=False)
     common = {"id": "e", "job_id": "job", "run_id": "job-1", "expert_key": "writer", "step_number": 1}
-    view.take(StartGeneration(timestamp=int(time.time() * 1000), **common))  # type: ignore[arg-type]
+    view.show_event(StartGeneration(timestamp=int(time.time() * 1000), **common))  # type: ignore[arg-type]
     began, cpu_began = time.monotonic(), time.process_time()
     number = 0
     while time.monotonic() - began < seconds:
         number += 1
         delta = "frogs " if number % 20 else "jump.\n"
-        view.take(StreamText(timestamp=int(time.time() * 1000), delta=delta, **common))  # type: ignore[arg-type]
+        view.show_event(StreamText(timestamp=int(time.time() * 1000), delta=delta, **common))  # type: ignore[arg-type]
         await asyncio.sleep(max(0.0, began + number / TOKENS_PER_S - time.monotonic()))
     share = (time.process_time() - cpu_began) / (time.monotonic() - began)
     view.pause()
@@ -86,7 +86,7 @@ async def measure_steps(events: list[Event], steps: int) -> float:
     view = LiveView(is_compact=False)
     cpu_began = time.process_time()
     for event in events:
-        view.take(event)
+        view.show_event(event)
         await asyncio.sleep(0)
     view.pause()
     return (time.process_time() - cpu_began) * 1000 / steps

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from names import CHECKS
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ("host/perstack", "plugins")
 BOUNDS = ROOT / "house.toml"
@@ -225,6 +227,7 @@ def figures() -> dict[str, float]:
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
         "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(name) is not None for name in function_names),
         "import_cycles": cycles(graph),
+        **{name: len(check()) for name, check in CHECKS.items()},
         "percent_docstrings_without_head": _percent(_NO_HEAD.match(text.strip()) for text in texts),
         "percent_idioms": _percent(_IDIOMS.search(text) for text in prose),
     }

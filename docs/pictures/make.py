@@ -69,7 +69,7 @@ APPEARING = (
     "@keyframes in { from { opacity: 0 } }"
     " @media (prefers-reduced-motion: no-preference) { .l { animation: in .2s both } }"
 )
-_ASKED = re.compile(rb"; nothing: later\)\r\n")
+_ASKED = re.compile(rb"; Enter: later\)\r\n")
 _REDRAWN = re.compile(r"\r(?:\x1b\[(\d+)A)?\x1b\[J")
 _LINE = re.compile(r'(<text class="[^"]*" )(?=[^>]*clip-path="url\(#run-line-(\d+)\))')
 

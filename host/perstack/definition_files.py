@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from perstack.config.check import SEPARATE_TABLES, read_table
-from perstack.config.project import folder_contains
+from perstack.config.project_place import folder_contains
 from perstack.config.source import NotRead, Reporter, Source, parse_toml
 from perstack.core.base.records import Record
 from perstack.core.definitions.experts import Expert

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
-from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
+from perstack.config.project_place import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -30,6 +30,7 @@ from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
+from perstack.engine.jobs.job_request import takes_caller_fields
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -37,7 +38,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
-from perstack.python_api.calls import called_as, checked_call
+from perstack.python_api.checked_calls import called_as, checked_call
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
+    from perstack.core.runs.start import CallerFields
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
     from perstack.engine.runs.inputs import Attachable
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
     from perstack.ports.skill import SkillFactory
     from perstack.posted_texts.model import Delivery
     from perstack.posted_texts.posting import PostedTexts
-    from perstack.recordings.export import JobExports
+    from perstack.recordings.job_exports import JobExports
     from perstack.schedules.scheduler import Scheduler
     from perstack.schedules.schedules import JobLauncher, Schedules
     from perstack.snapshots.job_files import JobFiles
@@ -75,20 +77,18 @@ if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
     from perstack.workers.serving import JobServer
 
-    class NewJobOptions(TypedDict, total=False):
+    class NewJobOptions(CallerFields, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
 
         job_id: str | None
         attachments: Sequence[Attachable]
-        labels: Mapping[str, str] | None
         on_event: OnEvent | None
 
-    class SubmitOptions(TypedDict, total=False):
+    class SubmitOptions(CallerFields, total=False):
         """Keyword arguments of `Host.submit`."""
 
         at: int | None
         priority: int
-        labels: Mapping[str, str] | None
         attachments: Sequence[Attachable]
         job_id: str | None
         by: By | None
@@ -349,7 +349,7 @@ class Host:
     @property
     def programs_note(self) -> str:
         """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
-        from perstack.config.settings import reason_for_open_exec
+        from perstack.config.resolved_settings import reason_for_open_exec
 
         reason = reason_for_open_exec(self.project, self._source.setup.overrides)
         return _PROGRAMS_RUN.format(reason) if reason else ""
@@ -428,7 +428,7 @@ class Host:
     @cached_property
     def exports(self) -> JobExports:
         """Exports and recordings of Jobs."""
-        from perstack.recordings.export import JobExports
+        from perstack.recordings.job_exports import JobExports
 
         return JobExports(self._source, self.jobs)
 
@@ -485,7 +485,7 @@ class Host:
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
         from perstack.oversight.inbox import in_order, waiting_jobs
-        from perstack.tasks.inbox import damaged_tasks, waiting_tasks
+        from perstack.tasks.waiting_tasks import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)
@@ -531,6 +531,7 @@ class Host:
         return run_to_end(work, "run")
 
     @checked_call
+    @takes_caller_fields
     def stream(
         self,
         expert_key: str,
@@ -538,8 +539,8 @@ class Host:
         *,
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
         output: type[BaseModel] | None = None,
+        **caller_fields: Unpack[CallerFields],
     ) -> JobStream:
         """Return the events of a new Job, which is driven while they are iterated over.
 
@@ -549,7 +550,9 @@ class Host:
         """
 
         def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
-            return jobs.run(expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=listener)
+            return jobs.run(
+                expert_key, query, job_id=job_id, attachments=attachments, on_event=listener, **caller_fields
+            )
 
         return self._streams.open(drive, output)
 
@@ -657,6 +660,7 @@ async def run(
     expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary: ...
 @checked_call
+@takes_caller_fields
 async def run(
     expert: str,
     query: str,
@@ -667,11 +671,11 @@ async def run(
     storage: str | None = None,
     job_id: str | None = None,
     attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
     output: type[BaseModel] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
+    **caller_fields: Unpack[CallerFields],
 ) -> JobSummary:
     """Run an Expert on a query as a new Job, and return the Job's summary when it ends or stops.
 
@@ -690,7 +694,7 @@ async def run(
         config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
     ) as host:
         return await host.run(
-            expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+            expert, query, job_id=job_id, attachments=attachments, output=output, on_event=on_event, **caller_fields
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perstack.config.project import find_place
+from perstack.config.project_place import find_place
 from perstack.core.definitions.project import Project
 from perstack.definition_files import load_usable
 from perstack.engine.context.audit_trail import NO_AUDIT

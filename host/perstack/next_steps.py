@@ -2,7 +2,7 @@
 
 Code that raises an error names the steps. `in_words` words them where there is no door: for a caller of the library, or
 for a model. A new step needs a class, a place in `NextStep`, and a phrase in `IN_WORDS`, and one in each table of
-`doors/shared/next_steps.py` whose door says it in another way.
+`doors/shared/next_step_phrases.py` whose door says it in another way.
 """
 
 from __future__ import annotations

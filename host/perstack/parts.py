@@ -16,10 +16,10 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock
+from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
 from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
 from perstack.engine.plugins.providers import PACING, OnWait, Turns
-from perstack.engine.plugins.skills import CONTEXT_TOOLS
+from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock
 from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
@@ -87,13 +87,13 @@ def _skill_library() -> OpenLibrary:
 
 
 def _playback() -> Playback:
-    from perstack.recordings import playback
+    from perstack.recordings import run_playback as playback
 
     return playback
 
 
 def _recorded_answers() -> RecordedAnswers:
-    from perstack.recordings import answers
+    from perstack.recordings import answer_playback as answers
 
     return answers
 
@@ -135,7 +135,7 @@ def _remote_delegation() -> RemoteDelegation:
 
 
 def _run_files() -> RunFiles:
-    from perstack.trust import protection
+    from perstack.trust import run_files as protection
 
     return protection
 

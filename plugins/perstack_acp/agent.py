@@ -20,12 +20,12 @@ from acp.interfaces import Client
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ALWAYS, accepted_answers, describe_accepted
+from perstack.core.jobs.answer_reading import ALWAYS, accepted_answers, describe_accepted
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, fitted_change
-from perstack.doors.shared.next_steps import acp_phrase
-from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
+from perstack.doors.shared.next_step_phrases import acp_phrase
+from perstack.doors.shared.question_forms import CHOICES, Form, agrees, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time
@@ -84,7 +84,7 @@ def _decode_base64(data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
     except (NotBase64, ValueError):
-        raise UsageError("an attachment of the prompt is not base64: the client has to send it so") from None
+        raise UsageError("an attachment of the prompt is not base64: the client must encode it") from None
 
 
 def _name(uri: str | None) -> str | None:
@@ -161,7 +161,9 @@ class PerstackAgent:
         with _errors():
             editor_session = self._sessions.get(session_id)
             if editor_session.has_begun and mode_id != editor_session.expert_key:
-                raise UsageError(f"this session is {editor_session.expert_key}'s: begin a new one for another Expert")
+                raise UsageError(
+                    f"this session belongs to {editor_session.expert_key}: open a new one for another Expert"
+                )
             if editor_session.host.project.expert(mode_id) is None:
                 raise UsageError(
                     f"there is no Expert {mode_id!r}; there are: {', '.join(editor_session.host.project.experts)}"
@@ -170,7 +172,7 @@ class PerstackAgent:
             return schema.SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> schema.PromptResponse:
-        """Perform one turn. A question with choices is put at once; any other ends the turn."""
+        """Perform one turn. A question with choices is asked at once; any other ends the turn."""
         with _errors():
             editor_session = self._sessions.get(session_id)
             editor_session.is_cancelled = False
@@ -205,7 +207,7 @@ class PerstackAgent:
             sending.cancel()
 
     async def _ask(self, editor_session: EditorSession, question: OpenQuestion) -> str | None:
-        """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
+        """Return the user's choice; None if there are no choices or none was made, after showing it as text."""
         form = form_of(question, editor_session.workspace)
         choices = choices_of(form)
         options = [
@@ -308,7 +310,7 @@ def _text(prompt: Sequence[Block]) -> str:
             parts.append(f"\n\n{block.resource.uri}:\n{block.resource.text}\n\n")
     text = "".join(parts)
     if not text.strip():
-        raise UsageError("the prompt has no text: type what is to be done")
+        raise UsageError("the prompt has no text: type a task")
     return text
 
 

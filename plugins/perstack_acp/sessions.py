@@ -13,7 +13,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.questions import check_shown_whole
+from perstack.doors.shared.question_forms import check_shown_whole
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
@@ -22,7 +22,8 @@ from perstack.system.user import this_user
 from perstack.toml_reader.definition_file import LoadedProject
 from perstack.toolkit.context import Blob
 
-MAX_OPEN_SESSIONS = 200  # the least recently used are dropped: editors close none, and each can be loaded again
+# maximum open sessions; the least recently used are dropped, since editors close none, and can be loaded again
+MAX_OPEN_SESSIONS = 200
 
 MakeHost = Callable[[Path], tuple[Host, LoadedProject]]  # raises DefinitionError, UsageError
 
@@ -36,7 +37,8 @@ class EditorSession:
     expert_key: str
     client: str = ""  # the editor's name and version
     has_begun: bool = False
-    turn: asyncio.Task[JobSummary] | None = field(default=None)  # drives or follows the turn; None between turns
+    # the task that drives or follows the turn; None between turns
+    turn: asyncio.Task[JobSummary] | None = field(default=None)
     is_cancelled: bool = False  # True if the editor cancelled the latest prompt
     is_elsewhere: bool = False  # True if a worker drives the turn
     stopping: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop
@@ -46,7 +48,7 @@ class EditorSession:
         return self.host.workspace
 
     async def prompt(self, text: str, on_event: OnEvent, attachments: Sequence[Blob] = ()) -> JobSummary:
-        """Drive the Job with its query, an answer or the next query. Raises UsageError while another turn runs."""
+        """Drive the Job with its query, an answer, or its next query. Raises UsageError while another turn runs."""
         if self.turn is not None:
             raise UsageError("a turn of this session is still running: cancel it, or wait for its end")
         self.turn = asyncio.create_task(self._drive(text, on_event, attachments))
@@ -103,7 +105,7 @@ class Sessions:
     """The open sessions, and a Host for each workspace."""
 
     def __init__(self, make_host: MakeHost, expert: str | None) -> None:
-        """Begin new sessions with `expert`, or with `first_of` the Experts if it is None."""
+        """Begin new sessions with `expert`; if it is None, with `first_of` the Experts."""
         self.client = ""  # the editor's name and version; empty until it has sent them
         self._make_host = make_host
         self._expert = expert
@@ -132,7 +134,7 @@ class Sessions:
         editor_session = self._sessions.get(session_id)
         if editor_session is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
-        self._sessions[session_id] = self._sessions.pop(session_id)  # used last, dropped last
+        self._sessions[session_id] = self._sessions.pop(session_id)  # most recently used, so dropped last
         return editor_session
 
     def host(self, cwd: str) -> Host:
@@ -152,7 +154,7 @@ class Sessions:
         return self._live[folder]
 
     async def close(self) -> None:
-        """Interrupt the running turns, wait until that is recorded, and close the Hosts."""
+        """Interrupt the running turns, wait until their interruption is recorded, and close the Hosts."""
         turns = [editor_session.turn for editor_session in self._sessions.values() if editor_session.turn is not None]
         for turn in turns:
             turn.cancel()
@@ -179,7 +181,10 @@ class Sessions:
 
 
 def first_of(experts: Sequence[Expert]) -> Expert:
-    """Return the Expert a session begins with: the first that is no other's delegate. Raises UsageError for none."""
+    """Return the Expert a session begins with: the first that is not a delegate of another.
+
+    Raises UsageError for none.
+    """
     if not experts:
         raise UsageError("perstack.toml defines no Expert: write one as [experts.NAME]")
     delegates = {key for expert in experts for key in expert.delegates}
@@ -188,7 +193,7 @@ def first_of(experts: Sequence[Expert]) -> Expert:
 
 @asynccontextmanager
 async def open_sessions(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
-    """Open the sessions; at the end all are stopped and recorded."""
+    """Open the sessions. At the end all running turns are interrupted and recorded."""
     sessions = Sessions(make_host, expert)
     try:
         yield sessions

@@ -27,7 +27,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.events.lifecycle import FinishRun
 from perstack.core.runs.facts import RunEvent
 from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
-from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.next_step_phrases import acp_phrase
 from perstack.doors.shared.text import brief, shorten
 
 # Messages of a loaded session as updates.
@@ -54,8 +54,8 @@ def replay_updates(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdat
                 assert_never(message)
 
 
-def _used(part: ProviderToolPart, call_id: str) -> helpers.SessionUpdate:
-    """Return the finished call of a tool that the model's provider has run."""
+def _provider_tool_call(part: ProviderToolPart, call_id: str) -> helpers.SessionUpdate:
+    """Return the finished call of a tool that the model's provider ran."""
     return helpers.start_tool_call(
         call_id,
         shorten(f"{part.tool_name} {brief(part.call)}", _TITLE_CELLS),
@@ -74,7 +74,7 @@ def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdat
             if part.thinking:
                 yield helpers.update_agent_thought_text(part.thinking)
         elif isinstance(part, ProviderToolPart):
-            yield _used(part, f"{number}-{index}-{part.id}")
+            yield _provider_tool_call(part, f"{number}-{index}-{part.id}")
         else:
             title = shorten(f"{part.tool_name} {brief(part)}", _TITLE_CELLS)
             yield helpers.start_tool_call(
@@ -84,7 +84,7 @@ def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdat
 
 Send: TypeAlias = Callable[[helpers.SessionUpdate], Awaitable[None]]
 
-_MAX_RESULT_CHARS = 10_000  # maximum characters of a tool result that are shown; the model gets all of it
+_MAX_RESULT_CHARS = 10_000  # maximum characters shown of a tool result; the model gets all of it
 
 _KINDS: dict[str, ToolKind] = {
     "readTextFile": "read",
@@ -102,19 +102,19 @@ _KINDS: dict[str, ToolKind] = {
     "exec": "execute",
     "think": "think",
 }
-_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls, not names
+_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # keys are kinds of calls, not names of tools
 
 
 class Updates:
-    """Conversion of one turn's events into updates. Text comes from the Coordinator; delegates appear as tool calls."""
+    """Converter of one turn's events to updates. Text comes from the Coordinator; delegates appear as tool calls."""
 
     def __init__(self, workspace: Path) -> None:
         """Resolve the paths of tool calls relative to `workspace`."""
         self._workspace = workspace
         self._activity = JobActivity()
-        self._sent = ""  # the text of the Coordinator's current reply that was sent
+        self._sent = ""  # the text of the Coordinator's current reply that was already sent
 
-    def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
+    def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that has an update
         self._activity.follow(event)
         is_mine = not self._activity.is_delegate(event.run_id)
         match event:
@@ -128,7 +128,7 @@ class Updates:
             case events.FinishGeneration():
                 for index, part in enumerate(event.reply):
                     if isinstance(part, ProviderToolPart):
-                        yield _used(part, _id(event, f"{index}-{part.id}"))
+                        yield _provider_tool_call(part, _id(event, f"{index}-{part.id}"))
                 if is_mine:
                     yield from self._say(event.message.text)
             case events.Retry():

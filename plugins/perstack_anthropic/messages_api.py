@@ -83,7 +83,7 @@ from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
-VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no other vendor
+VENDOR = "anthropic"  # key of this vendor's opaque parts, which no other vendor is sent
 
 DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
 
@@ -92,7 +92,7 @@ _MIN_BUDGET_TOKENS = 1_024
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
-"""Models with a thinking budget in tokens; later ones reject that and take an effort."""
+"""Models with a thinking budget in tokens; later models reject that and take an effort."""
 
 _CLAUDE_FROM_4_5 = re.compile(r"claude-[a-z]+-(4-[5-9]|[5-9])(?!\d)")
 
@@ -107,7 +107,7 @@ _SERVER_TOOLS = {"webSearch": ("web_search", "web_search_20250305"), "webFetch":
 These versions of the tools need no code execution.
 """
 _NAMES = {name: tool for tool, (name, _) in _SERVER_TOOLS.items()}
-_RESULT = "_tool_result"  # end of the type of a block with a server tool's result
+_RESULT = "_tool_result"  # suffix of the type of a block with a server tool's result
 
 
 def encode(
@@ -117,9 +117,9 @@ def encode(
     *,
     opening: JsonObject | None = None,
 ) -> bytes:
-    """Encode the body of `POST /v1/messages`. `blobs` need only contain what `turns_of` lacks.
+    """Encode the body of `POST /v1/messages`. `blobs` has the blobs of the turns that `turns_of` has not encoded yet.
 
-    `opening` has the fields that other endpoints of the format require in place of `model` and `stream`.
+    `opening` has the fields that other endpoints of the format require instead of `model` and `stream`.
     """
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)
@@ -159,7 +159,7 @@ def request_limits(request: GenerationRequest, settings: AnthropicSettings) -> t
 
 
 def complete_generation(generation: Generation, request: GenerationRequest, settings: AnthropicSettings) -> Generation:
-    """Return a decoded reply with what only its request tells: names of arguments, signer of thinking, limit."""
+    """Return a decoded reply, completed from its request: names of arguments, signer of thinking, limit."""
     generation = tools_of(request).restored(signed_by(generation, request.model))
     return replace(generation, max_tokens=request_limits(request, settings)[0])
 
@@ -180,9 +180,9 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["tool_choice"] = {"type": "none"}
     schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
     if schema is not None:
-        effort = head.get("output_config")
+        output_config = head.get("output_config")
         shape: JsonObject = {"format": {"type": "json_schema", "schema": schema}}
-        head["output_config"] = {**effort, **shape} if isinstance(effort, dict) else shape
+        head["output_config"] = {**output_config, **shape} if isinstance(output_config, dict) else shape
     if request.instruction.strip():
         head["system"] = [{"type": "text", "text": request.instruction, "cache_control": {"type": "ephemeral"}}]
     return {**head, "messages": []}
@@ -194,7 +194,7 @@ def takes_schemas(model: str) -> bool:
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
-    if blocks[-1].startswith(_UNMARKED):  # the end of a paused reply; the API takes no mark there
+    if blocks[-1].startswith(_UNMARKED):  # the last block of a paused reply, where the API refuses a mark
         return blocks
     return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 
@@ -204,11 +204,11 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
         return max_tokens, {}
-    counts_tokens = _counts_tokens(model, settings)
+    takes_token_budget = _takes_token_budget(model, settings)
     # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
-    if budget == "none" or budget == 0 or (counts_tokens and max_tokens <= _MIN_BUDGET_TOKENS):
+    if budget == "none" or budget == 0 or (takes_token_budget and max_tokens <= _MIN_BUDGET_TOKENS):
         return max_tokens, {"thinking": {"type": "disabled"}}
-    if not counts_tokens:
+    if not takes_token_budget:
         return max_tokens, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
@@ -220,15 +220,16 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
 
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
-    """Return the temperature; None if none was set for a model without a thinking budget, which rejects others."""
-    has_budget = _counts_tokens(request.model, settings)
+    """Return the temperature; None if none is set for a model without a token budget: it rejects others."""
+    has_budget = _takes_token_budget(request.model, settings)
     return request.temperature_over(settings.temperature) if has_budget else settings.temperature
 
 
-def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
+def _takes_token_budget(model: str, settings: AnthropicSettings) -> bool:
+    """Return whether the model takes a thinking budget in tokens; others take an effort."""
     if settings.thinking is not None:
         return settings.thinking == "budget"
-    # compatible servers, whose models are not Claude, support the older of the two ways
+    # compatible servers, whose models are not Claude, support the older form, a token budget
     return "claude" not in model or _CLAUDE_UP_TO_4_6.search(model) is not None
 
 
@@ -263,7 +264,7 @@ def _blocks(
 
 
 def _trimmed(blocks: list[JsonObject]) -> list[JsonObject]:
-    """Return a reply's blocks without blanks at its end, which the API refuses if the conversation ends with it."""
+    """Return a reply's blocks without trailing blanks, which the API refuses at the end of a conversation."""
     last = blocks[-1] if blocks else None
     text = None if last is None or last["type"] != "text" else last["text"]
     return [*blocks[:-1], {**(last or {}), "text": text.rstrip()}] if isinstance(text, str) else blocks
@@ -297,7 +298,7 @@ def _base64(part: BlobPart, content: bytes) -> JsonObject:
 
 
 def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
-    """Encode results. The API refuses a failed one with an image or document: those follow after all results."""
+    """Encode results. The API refuses an image or document in a failed result, so these follow after all results."""
     blocks: list[JsonObject] = []
     media: list[JsonObject] = []
     for result in results:
@@ -370,7 +371,7 @@ class _MessageUsage(Wire):
 
 
 class _ContentBlock(Wire):
-    model_config = ConfigDict(extra="allow")  # blocks of server tools are sent back as they came
+    model_config = ConfigDict(extra="allow")  # blocks of server tools are sent back unchanged
 
     type: Text = ""
     id: Text = ""
@@ -428,13 +429,13 @@ class _Block:
 
     @property
     def arguments(self) -> str:
-        """Text of the arguments. They come in pieces, or in the start, or in both."""
+        """The text of the arguments, which arrive in pieces, in the start, or in both."""
         whole = self.start.input if self.start.input else None
         joined = join_arguments(self.json)
         return joined if whole is None or is_object(joined) else arguments_text(whole)
 
     def takes(self, delta: _BlockDelta) -> bool:
-        """Return whether the delta is of this block's kind. Blocks of unknown kinds take everything."""
+        """Return whether the delta is of this block's kind. A block of unknown kind takes any delta."""
         if delta.text:
             return self.start.type not in ("thinking", "redacted_thinking", "tool_use")
         if delta.thinking or delta.signature:
@@ -446,13 +447,13 @@ class MessagesDecoder:
     """Decoder of a reply from the data of its stream's events.
 
     Blocks are distinguished by index and kind: some servers omit the start of a block, or use an index twice. A
-    whole message in one document is taken too.
+    whole message in one document is accepted too.
     """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self._on_delta = on_delta
         self._blocks: list[_Block] = []
-        self._message: _WireMessage | None = None  # the start, which may have the whole content
+        self._message: _WireMessage | None = None  # the start event, which may have the whole content
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
         self._has_mark = self._has_stop = False
@@ -501,7 +502,7 @@ class MessagesDecoder:
         reply = ExpertMessage(contents=_parts(self._blocks))
         if self._stop_reason or not self._has_stop:
             check_end(
-                self._stop_reason, _FINISH, reply.contents, has_mark=self._has_mark, wanted="no message_stop came"
+                self._stop_reason, _FINISH, reply.contents, has_mark=self._has_mark, wanted="there was no message_stop"
             )
         return Generation(reply, self._usage(), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
@@ -531,7 +532,7 @@ class MessagesDecoder:
             if (index is None or block.index == index) and block.takes(delta):
                 return block
         if delta.partial_json:
-            raise bad_response(f"there is a piece of block {index}, which never began", retryable=True)
+            raise bad_response(f"there is a delta of block {index}, which has no start", retryable=True)
         return self._start(index, _ContentBlock(type="text" if delta.text else "thinking"))
 
     def _end_text(self) -> None:
@@ -574,7 +575,7 @@ def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
 
 
 def _raw(block: _Block) -> JsonObject:
-    """Return a block as it came; the input of a use comes in pieces after it."""
+    """Return a block unchanged, with the input of a tool use, which arrives in pieces after it."""
     raw: JsonObject = whole_json(block.start.model_dump(exclude_unset=True))
     if block.json:
         raw["input"], _ = read_arguments(block.arguments)

@@ -36,7 +36,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 
 class AnthropicProvider(HttpProvider):
-    """Provider of the Messages API at one endpoint, whose codec is imported on the first generation."""
+    """Provider of the Messages API at one endpoint. Its codec is imported at the first generation."""
 
     required_fields = REQUIRED
 
@@ -72,7 +72,7 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
     headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("anthropic", "ANTHROPIC_API_KEY")
-    # a model that thinks without showing it sends only pings, often for minutes
+    # a model that does not show its thinking sends only pings, often for minutes
     return Endpoint(base_url, headers, *settings.silences(thinks_silently=True))
 
 

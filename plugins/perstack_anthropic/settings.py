@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from perstack.http_providers.endpoint import EndpointSettings
 
-REQUIRED = frozenset({"max_tokens"})  # fields of a request, in addition to the ones that every format requires
+REQUIRED = frozenset({"max_tokens"})  # reserved fields of a request, in addition to those of every format
 
 
 class AnthropicSettings(EndpointSettings):
@@ -15,4 +15,4 @@ class AnthropicSettings(EndpointSettings):
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "adaptive"] | None = None
-    """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
+    """Form of the model's reasoning budget: a number of tokens, or an effort. None: decided by the model's name."""

@@ -24,7 +24,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> None:
-    """Raise SkillError if something below a directory is off limits: a tree is moved or deleted as a whole."""
+    """Raise SkillError if anything below a directory is off limits: a tree is moved or deleted as a whole."""
     protected = path.workspace.protected_identities()
     status = path.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
@@ -42,7 +42,7 @@ def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> N
                 target = (*destination.parts, *way)
                 destination.workspace.check_way(target, destination.workspace.display_path(target))
             if identity in protected:
-                raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
+                raise SkillError(f"{shown} is off limits to tools, and so are the folders above it; use another path")
 
 
 def _walk(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""Tool `exec`: the program's directory, environment, output and end. The runtime decides what the program may do."""
+"""Tool `exec`: a program's directory, environment, output and end. The runtime decides what the program may do."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import OpenWorkspace
 
-MAX_SHOWN_BYTES = 30_000  # bytes of output that the model sees at once
+MAX_SHOWN_BYTES = 30_000  # maximum bytes of output that the model sees at once
 
-MAX_KEPT_BYTES = 64 * 1024 * 1024  # bytes of output that are kept; more is only counted, and the model sees the count
+# maximum bytes of output that are kept; the rest is counted, and the model sees the count
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 
 _HALF = MAX_SHOWN_BYTES // 2
 _MAX_MEMORY_BYTES = 256 * 1024
 
 
 class Output:
-    """Output of a process: memory holds its head and tail, a temporary file all of it."""
+    """The output of a process: its head and tail in memory, all of it in a temporary file."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -63,12 +64,12 @@ class Output:
 
     @property
     def is_long(self) -> bool:
-        """True if the model sees only a part."""
+        """True if the model sees only a part of the output."""
         return self.size > MAX_SHOWN_BYTES
 
     @property
     def is_cut(self) -> bool:
-        """True if even the file lacks a part."""
+        """True if even the file has only a part of the output."""
         return self.size > self._max_bytes
 
     def read_all(self) -> bytes:
@@ -95,7 +96,7 @@ class Output:
         try:
             self._file.write(chunk[: self._max_bytes - self.size])
         except OSError:
-            # The disk for temporary files is full: the program continues, its further output is only counted.
+            # The disk for temporary files is full: let the program continue, and only count its further output.
             self._max_bytes = self.size
 
 
@@ -109,7 +110,7 @@ def _after_newline(tail: bytes) -> bytes:
     return tail[start:] if start < len(tail) // 2 else tail
 
 
-# Redirections in shell commands of `exec`: protected files are refused as file tools refuse them.
+# Redirections in shell commands of `exec`: protected files are refused, as file tools refuse them.
 #
 # Only redirections that are literal in the script are found. The runtime controls what a program does with its
 # arguments.
@@ -154,7 +155,7 @@ def _refuse_name(text: str, *, change: bool) -> None:
     way = fold_case(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
     reason = protected_by_name(way, change=change)
     if reason is not None:
-        raise SkillError(f"{printable(text)} is {reason}, which is off limits to tools; ask a person to see to it")
+        raise SkillError(f"{printable(text)} is {reason}, which is off limits to tools; ask a person to do it")
 
 
 DEFAULT_TIMEOUT_MS = 60_000
@@ -165,16 +166,16 @@ _DRAIN_TIMEOUT_S = 0.5
 """
 
 _GIT_SETTINGS = (("safe.bareRepository", "explicit"), ("core.fsmonitor", "false"))
-"""Settings that make git ignore a directory that is itself a repository, and run no file system monitor."""
+"""Settings by which git ignores bare repositories in the workspace, and runs no file system monitor."""
 
 _NO_OUTPUT = "Command executed successfully, but produced no output."
 
 
 class Executor:
-    """Programs of one Job: starts them and tracks the running ones."""
+    """The programs of one Job: starts them and tracks the running ones."""
 
     def __init__(self, workspace: OpenWorkspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
-        """Start nothing yet; `domains` are the network places of the skill's programs."""
+        """Start nothing yet; `domains` are the network addresses that the skill's programs may reach."""
         self._workspace = workspace
         self._env = inherit_variables(context.env, context.variables)
         self._records = context.programs
@@ -205,7 +206,7 @@ class Executor:
             return await _result(tool_call, output, status, timeout, ending)
 
     @asynccontextmanager
-    async def _process(self, tool_call: ToolCall, output: Output) -> AsyncGenerator[Process]:
+    async def _process(self, tool_call: ToolCall, program_output: Output) -> AsyncGenerator[Process]:
         reading, writing = os.pipe()
         try:
             process = await self._start(tool_call, writing)
@@ -214,7 +215,7 @@ class Executor:
             raise
         finally:
             os.close(writing)
-        pump = asyncio.create_task(_pump(reading, output))
+        pump = asyncio.create_task(_pump(reading, program_output))
         try:
             try:
                 async with end_with_block(process):
@@ -253,7 +254,7 @@ class Executor:
                     )
                 )
             )
-            self._running = {starting, *(other for other in self._running if _is_up(other))}
+            self._running = {starting, *(other for other in self._running if _is_running(other))}
             try:
                 return await await_start(starting)
             except (OSError, ValueError) as error:
@@ -261,7 +262,7 @@ class Executor:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep git from executing files in a repository. Of equal settings git reads the last."""
+    """Return variables that keep git from executing files in a repository. Of several values git uses the last."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if re.fullmatch("[0-9]{1,4}", count) else 0
     variables = {"GIT_CONFIG_COUNT": str(first + len(_GIT_SETTINGS))}
@@ -276,12 +277,12 @@ async def _end(starting: asyncio.Task[Process]) -> None:
     except asyncio.CancelledError:
         starting.add_done_callback(_kill)
         raise
-    if _is_up(starting):
+    if _is_running(starting):
         await end_group(starting.result())
 
 
-def _is_up(starting: asyncio.Task[Process]) -> bool:
-    """Return whether the program runs or may yet start. The pid of an ended one may belong to another process."""
+def _is_running(starting: asyncio.Task[Process]) -> bool:
+    """Return whether the program is running or starting; once it has ended, its pid may belong to another process."""
     if not starting.done():
         return True
     return not starting.cancelled() and starting.exception() is None and starting.result().returncode is None
@@ -292,14 +293,14 @@ def _kill(starting: asyncio.Task[Process]) -> None:
         signal_group(starting.result().pid, signal.SIGKILL)
 
 
-async def _pump(reading: int, output: Output) -> None:
+async def _pump(reading: int, program_output: Output) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
     try:
         while chunk := await reader.read(_CHUNK_BYTES):
-            output.add(chunk)
+            program_output.add(chunk)
     finally:
         transport.close()
 
@@ -309,17 +310,19 @@ def _start_problem(command: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{name} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"
     if isinstance(error, PermissionError):
-        return f"{name} may not be executed; make it executable, or run it by its interpreter"
+        return f"{name} may not be executed; make it executable, or run it with its interpreter"
     return f"{name} could not be started ({error}); check command, args and env"
 
 
-async def _result(tool_call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
-    result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
-    if output.is_long:
-        name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(output.read_all))}"
-        result = {"output": output.excerpt(name), "outputFile": name}
-    elif output.size:
-        result["output"] = output.excerpt("")
+async def _result(
+    tool_call: ToolCall, program_output: Output, status: int | None, timeout: int, ending: Ending
+) -> ToolResult:
+    result: JsonObject = {"output": _NO_OUTPUT if program_output.size == 0 and status == 0 else ""}
+    if program_output.is_long:
+        name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(program_output.read_all))}"
+        result = {"output": program_output.excerpt(name), "outputFile": name}
+    elif program_output.size:
+        result["output"] = program_output.excerpt("")
     if ending.refused:
         result["refused"] = list(ending.refused)
         for line in ending.refused:
@@ -327,7 +330,7 @@ async def _result(tool_call: ToolCall, output: Output, status: int | None, timeo
     if ending.limit:
         result["error"] = f"ended by the sandbox: {ending.limit}"
     elif status is None:
-        result["error"] = f"ended after the timeout of {timeout} ms; give a longer timeout, or do less at once"
+        result["error"] = f"ended after the timeout of {timeout} ms; set a longer timeout, or do less at once"
     elif status < 0:
         result["signal"] = _signal_name(-status)
     else:

@@ -80,18 +80,18 @@ def inodes(starts: Iterable[Path]) -> Iterator[int]:
 
 
 _EXPLANATIONS = {
-    errno.ENOENT: "does not exist; listDirectory shows what does",
-    errno.ENOTDIR: "is not a directory, or a part of it is not; listDirectory shows what is",
+    errno.ENOENT: "does not exist; listDirectory shows the existing files",
+    errno.ENOTDIR: "is not a directory, or a part of the path is not; listDirectory shows the directories",
     errno.EISDIR: "is a directory; name a file",
-    errno.EEXIST: "exists already; use another path, or delete it first",
-    errno.ENOTEMPTY: "is not empty; delete what is in it, or set recursive",
+    errno.EEXIST: "already exists; use another path, or delete it first",
+    errno.ENOTEMPTY: "is not empty; delete its content first, or set recursive",
     errno.EACCES: "may not be accessed (permission denied); use another path",
     errno.EPERM: "may not be changed (operation not permitted); use another path",
     errno.ELOOP: "changed while it was used; try again",
-    errno.ENAMETOOLONG: "is too long a name; use a shorter one",
+    errno.ENAMETOOLONG: "has too long a name; use a shorter one",
     errno.ENOSPC: "cannot be written: the disk is full; delete something first",
     errno.EROFS: "cannot be written: the file system is read-only; use another path",
-    errno.EXDEV: "is on another file system; write it again and delete the old one",
+    errno.EXDEV: "is on another file system; write a copy and delete the original",
 }
 
 

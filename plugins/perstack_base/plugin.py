@@ -50,7 +50,7 @@ class BaseSkillFactory(SkillFactory):
 
 
 class FileSkillFactory(SkillFactory):
-    """Factory for the `file` of a pluginSkill. Each content of a file is imported once in a process."""
+    """Factory for the `file` of a pluginSkill. Each version of a file is imported once per process."""
 
     name = "file"
 
@@ -79,7 +79,7 @@ class FileSkillFactory(SkillFactory):
                 kit = await in_daemon_thread(lambda: self._kit(path, definition.name), f"import {path.name}")
         except TimeoutError as error:
             raise SkillError(
-                f"{path} was not imported within {IMPORT_TIMEOUT_S:g} s: let functions do the work, not the import"
+                f"{path} was not imported within {IMPORT_TIMEOUT_S:g} s: work in functions, not during the import"
             ) from error
         return await kit.open(definition, context)
 
@@ -100,7 +100,7 @@ class LocalRuntimeFactory(RuntimeFactory):
     name = LOCAL
 
     async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
-        """Return each limit of the policy, since only a sandbox can enforce it."""
+        """Return a warning for each limit of the policy, since only a sandbox can enforce limits."""
         return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
 
     @override

@@ -4,9 +4,9 @@
 `load_file` executes the source: the Toolkit that the file defines, or one of its public functions. A public function
 is defined in the file itself, and its name has no leading underscore.
 
-The source is compiled from the bytes of the file. Python's own import would take a `__pycache__` beside the file, which
-no agreement covers, and would need its folder on the module search path, where each file of a workspace could replace
-a module of the host.
+The source is compiled from the bytes of the file. Python's own import would use a `__pycache__` next to the file, which
+no agreement covers, and would need the folder on the module search path, where any file of a workspace could replace a
+module of the host.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from perstack.toolkit.functions import Function, shown_path
 from perstack.toolkit.toolkit import Toolkit
 
 _MAX_BYTES = 1 << 20
-_NO_FUNCTION = "has no function for a model: write `def NAME(…)` with types and a docstring, without a leading `_`"
+_NO_FUNCTION = "has no function to use as a tool: write `def NAME(…)` with types and a docstring, without a leading `_`"
 _IMPORT_HINTS = (
-    "it is imported alone: only installed packages can be imported from it, and no file beside it."
+    "it is imported alone: it can import installed packages, but no file next to it."
     " Install what it needs where perstack is installed, or put it into the file"
 )
 
@@ -54,7 +54,7 @@ def read_source(path: Path) -> bytes:
 
 
 def check_source(path: Path, source: bytes) -> None:
-    """Raise SkillError with the first problem of a file and its line, as far as that can be seen without executing it.
+    """Raise SkillError with the first problem of a file, and its line, that can be found without executing the file.
 
     Only functions without a decorator are checked, since a decorator may change what a function takes.
     """
@@ -65,7 +65,7 @@ def check_source(path: Path, source: bytes) -> None:
     for function in _public_functions(tree):
         place = f"{shown_path(str(path))}:{function.lineno}: tool {function.name}"
         if function.name in first:
-            raise SkillError(f"{place}: is defined already in line {first[function.name]}; rename one")
+            raise SkillError(f"{place}: is already defined in line {first[function.name]}; rename one")
         first[function.name] = function.lineno
         problem = None if function.decorator_list else _problem_of(function)
         if problem is not None:
@@ -79,12 +79,12 @@ def _parsed(path: Path, source: bytes, *, is_tree: bool) -> object:
     flags = ast.PyCF_ONLY_AST if is_tree else 0
     shown = shown_path(str(path))
     try:
-        with warnings.catch_warnings(action="ignore"):  # they are about style, and are for the author's own tools
+        with warnings.catch_warnings(action="ignore"):  # warnings about style are for the author's own tools
             return cast("object", compile(source, str(path), "exec", flags, dont_inherit=True))
     except SyntaxError as error:
         raise SkillError(f"{shown}:{error.lineno or 1}: {error.msg}; correct the Python in it") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # a NUL, or hundreds of parentheses
-        reason = str(error) or "it is nested too deep"
+    except (ValueError, RecursionError, MemoryError) as error:  # the source has a NUL, or hundreds of parentheses
+        reason = str(error) or "it is nested too deeply"
         raise SkillError(f"{shown}:1: {reason}; correct the Python in it") from error
 
 
@@ -104,7 +104,7 @@ def _problem_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     untyped = [item.arg for item in (*arguments.args, *arguments.kwonlyargs) if item.annotation is None]
     unnamed = [item.arg for item in (*arguments.posonlyargs, arguments.vararg, arguments.kwarg) if item is not None]
     if not ast.get_docstring(function):
-        return "say in a docstring what it does: the model chooses by it"
+        return "describe it in a docstring: the model chooses a tool by its description"
     if unnamed:
         return f"parameter {unnamed[0]} cannot be given by name; make it a plain one"
     if untyped:
@@ -167,7 +167,7 @@ def _name_of(module: ModuleType, value: object) -> str:
 def _import_problem(error: BaseException, path: Path) -> str:
     """Return an error of the import in one line, at the last line of the file that was executed."""
     if isinstance(error, PluginError):
-        return error.message  # it has its place
+        return error.message  # the error already names its place
     line, trace = 1, error.__traceback__
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(path) else line

@@ -22,9 +22,9 @@ from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.tools import compact, integer, text
 from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
-MAX_READ_BYTES = 100_000  # bytes of text per call, some 25,000 tokens
+MAX_READ_BYTES = 100_000  # maximum bytes of text per call, about 25,000 tokens
 
-MAX_COUNTED_BYTES = 64 << 20  # bytes in which lines are counted, which takes some tenths of a second
+MAX_COUNTED_BYTES = 64 << 20  # maximum bytes in which lines are counted, which takes some tenths of a second
 
 _CHUNK_BYTES = 1 << 16
 _SNIFFED_BYTES = 8192
@@ -38,7 +38,7 @@ class LineRange:
     start: int
     end: int
     total: int | None  # number of lines; None if there are more than were counted
-    cut: bool = False  # True if line `start` alone is too long to return and was cut
+    cut: bool = False  # True if the line `start` was too long and was cut
 
 
 def read_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
@@ -59,7 +59,7 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
 def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
     if path.checked_status is None:
-        raise SkillError(f"{path.shown} does not exist; listDirectory shows what does")
+        raise SkillError(f"{path.shown} does not exist; listDirectory shows the existing files")
     _refuse_special(path, path.checked_status)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(path.name, flags | safe, dir_fd=path.directory)
@@ -106,7 +106,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, max_bytes: int = MAX
 def _counted_range(content: bytes, start: int, end: int) -> LineRange:
     if end <= start:
         limit = f"{MAX_COUNTED_BYTES >> 20} MiB"
-        raise SkillError(f"line {start} is not in the first {limit}, which is as far as this tool reads; use exec sed")
+        raise SkillError(f"line {start} is beyond the first {limit}, where this tool stops; use exec sed")
     return LineRange(content[: content.rfind(b"\n") + 1], start, end, None)
 
 
@@ -130,21 +130,21 @@ def _notice_lines(lines: LineRange, start: int, end: int | None, size: int) -> l
     if lines.total is None:
         how_long = f"The file has {size} bytes, and its lines were not all counted."
         if lines.cut:
-            return [f"Line {lines.start} is too long to show whole; exec can cut it. {how_long}"]
+            return [f"Line {lines.start} is too long to show completely; exec can cut it. {how_long}"]
         if end is not None and lines.end >= end:
             return [how_long]
         return [f"Too long for one call: continue with from={lines.end}. {how_long}"]
     if start >= lines.total:
         return [f"There are only {lines.total} lines."]
     if lines.cut:
-        return [f"Line {lines.start} is too long to show whole; exec can cut it. There are {lines.total} lines."]
+        return [f"Line {lines.start} is too long to show completely; exec can cut it. There are {lines.total} lines."]
     if lines.end < min(end if end is not None else lines.total, lines.total):
         return [f"Too long for one call: continue with from={lines.end}. There are {lines.total} lines."]
     return []
 
 
 def refuse_git_head(path: ResolvedPath) -> None:
-    """Refuse to create a `HEAD`, which makes a git repository of a directory with the rest. Raises SkillError."""
+    """Raise SkillError for creating a `HEAD` that would make its directory a git repository."""
     is_opened = path.workspace.is_opened(path.parts)
     if is_git_head(path.name) and path.status() is None and not is_opened:
         raise SkillError(f"{path.shown} makes a folder a git repository, and is off limits to tools; use another name")
@@ -154,7 +154,7 @@ def _refuse_special(path: ResolvedPath, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise SkillError(f"{path.shown} is a directory; use listDirectory")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{path.shown} is not an ordinary file but a pipe, device or socket; use another path")
+        raise SkillError(f"{path.shown} is not a regular file but a pipe, device or socket; use another path")
 
 
 _MEGABYTE = 1024 * 1024
@@ -163,7 +163,7 @@ _THREAD_FROM_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """Kind of file that a reading tool accepts: its name, maximum bytes, and a function that returns the MIME type."""
+    """A kind of file that a reading tool accepts: its name, maximum bytes, and a function that finds its MIME type."""
 
     label: str
     max_bytes: int

@@ -44,7 +44,7 @@ _FILE_TOOLS: Mapping[str, FileTool] = {
 }
 
 _THREAD_FROM_BYTES = 256 * 1024
-"""Bytes from which file operations run in a thread; below, a thread costs more than blocking other Runs briefly."""
+"""Minimum size for file operations to run in a thread; for less, a thread costs more than blocking other Runs."""
 
 _TOOLSET = Toolset(SPECS)
 
@@ -62,7 +62,7 @@ class BaseSession(SkillSession):
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()
-        """Held while a tool changes files: changes are made one at a time."""
+        """Held while a tool changes files, so that changes are made one at a time."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -84,7 +84,7 @@ class BaseSession(SkillSession):
                 return await tool(tool_call)
             file_tool = _FILE_TOOLS.get(tool_call.tool_name)
             if file_tool is None:
-                raise SkillError(f"{tool_call.tool_name} is not a tool that this skill answers; use another one")
+                raise SkillError(f"{tool_call.tool_name} is not a tool of this skill; use another one")
             return answer(await self._run_file_tool(file_tool, tool_call))
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)
@@ -103,7 +103,7 @@ class BaseSession(SkillSession):
         try:
             data = await tool_call.blobs.get(blob[1])
         except NotFound:
-            raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
+            raise SkillError(f"{name} does not exist; copy the name exactly from the earlier result") from None
         if len(data) < _THREAD_FROM_BYTES:
             return answer(read_blob(name, data, tool_call.args))
         return answer(await self._run_in_thread(lambda: read_blob(name, data, tool_call.args)))
@@ -150,7 +150,10 @@ class WorkspaceSet:
     """Workspace of a Job with its added directories, some of which may be created later. The owner must `close` it."""
 
     def __init__(self, context: SkillContext) -> None:
-        """Open the directories. Raises SkillError if the workspace is none, or a link redirects an added one."""
+        """Open the directories.
+
+        Raises SkillError if the workspace is not a directory, or a link redirects an added directory.
+        """
         self._context = context
         self._real = os.path.realpath(context.workspace)
         self._sandbox_paths: tuple[SandboxPath, ...] = ()

@@ -1,8 +1,8 @@
-"""Tools as a model sees them.
+"""The tools in the form that a model sees.
 
-Perstack's base skill has these names and arguments. Every request is charged for every word here, so descriptions
-contain only what a model cannot guess; results are compact JSON for the same reason. Arguments have been validated
-against the schema.
+Names and arguments are those of the original Perstack's base skill. Every word here costs tokens in every request, so
+descriptions contain only what a model cannot guess; results are compact JSON for the same reason. Arguments have been
+validated against the schema.
 """
 
 from __future__ import annotations

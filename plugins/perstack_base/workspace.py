@@ -5,12 +5,12 @@ symbolic link. A link's target is read and walked by the same rule. So nothing t
 leads outside: what was checked is held open.
 
 - A tool's path is first normalised as text: `a/../b` is `b`, and an absolute path must begin with the workspace's own.
-- Inside a link's target, `..` goes back along the open handles, never through the file system.
+- In a link's target, `..` goes back along the open handles, never through the file system.
 - Directories that `[sandbox]` adds are workspaces of their own, each with a handle (`WorkspaceSet`).
 - The state directory is recognised by name in any case, and by identity under any name. So are files that hold keys or
   determine what is executed.
-- The state of any other project is recognised on the way: by what is next to it, at the time of the call.
-- A program that the host or a permission rule runs can be read, and not changed.
+- The state of any other project is recognised during the walk, by the definition next to it at the time of the call.
+- A program that the host or a permission rule runs can be read but not changed.
 """
 
 from __future__ import annotations
@@ -67,18 +67,19 @@ PROTECTED_WAYS: tuple[Parts, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """Name in an open directory. It is not a link, unless links were not to be followed."""
+    """A name in an open directory. It is a link only if the caller asked not to follow one at the end."""
 
     directory: int  # descriptor that is open for as long as the path is used
     name: str  # `.` for the workspace itself
     parts: Parts  # path from the workspace, without links
     workspace: OpenWorkspace
-    checked_status: os.stat_result | None = None  # found by the walk, which has checked that it is not protected
+    # status found by the walk, which has checked that the file is not protected
+    checked_status: os.stat_result | None = None
     change: bool = False  # True if it will be changed or removed
 
     @property
     def shown(self) -> str:
-        """Path for results and messages: relative to the workspace, absolute in an added directory."""
+        """The path for results and messages: relative to the workspace, absolute in an added directory."""
         return self.workspace.display_path(self.parts)
 
     @property
@@ -95,7 +96,7 @@ class ResolvedPath:
         return self.workspace.may_change(self.parts)
 
     def refuse_removal(self) -> None:
-        """Raise SkillError if this is, or contains, something that must not be moved or deleted."""
+        """Raise SkillError if this path is, or contains, a file that must not be moved or deleted."""
         self.workspace.refuse_removal(self.parts)
 
     def status(self) -> os.stat_result | None:
@@ -103,7 +104,7 @@ class ResolvedPath:
         return status_at(self.name, self.directory)
 
     def check_opened(self, status: os.stat_result) -> None:
-        """Raise SkillError if the opened file is protected, even if it was another one when the walk checked it."""
+        """Raise SkillError if the opened file is protected, even if the walk has checked another file of its name."""
         is_same = self.checked_status is not None and identity(status) == identity(self.checked_status)
         if not is_same and not self.workspace.is_opened(self.parts):
             self.workspace.check_identity(status, self.shown, change=self.change)
@@ -111,7 +112,7 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRules:
-    """Rules of a directory in addition to its protected names. Paths are absolute and without links."""
+    """Rules of a directory, in addition to its protected names. Paths are absolute and without links."""
 
     may_change: Callable[[str], bool] = lambda path: True
     may_remove: Callable[[str], bool] = lambda path: True
@@ -127,7 +128,7 @@ NO_RULES = WorkspaceRules()
 
 
 class OpenWorkspace:
-    """Directory that file tools are confined to, as an open handle. The owner must `close` it."""
+    """A directory that file tools are confined to, as an open handle. The owner must `close` it."""
 
     def __init__(
         self,
@@ -145,15 +146,15 @@ class OpenWorkspace:
     ) -> None:
         """Open the directory. Raises SkillError if it cannot be opened.
 
-        `off_limits` is the state. `protected` and `patterns` name files that may be listed and nothing else, and
-        `read_only` those that may be read. `is_added` if `[sandbox]` names the directory. `only` is the one usable
-        name. git's settings are where `env` says.
+        `off_limits` is the state. Files of `protected` and `patterns` may only be listed; those of `read_only` may also
+        be read. `is_added` is True for a directory of `[sandbox]`. `only`, if not empty, is the only usable name. `env`
+        says where git's settings are.
         """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             is_there = os.path.isdir(root)  # noqa: PTH112 - like os.open above
-            remedy = "try again when that is repaired" if is_there else "make it, or give another one"
+            remedy = "try again after repairing that" if is_there else "create it, or name another one"
             raise SkillError(f"the workspace {root} cannot be opened ({error.strerror}): {remedy}") from error
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
         self.real = Path(os.path.realpath(root))
@@ -206,13 +207,14 @@ class OpenWorkspace:
     ) -> Generator[ResolvedPath]:
         """Resolve a path. Raises SkillError if it is outside, protected, or in the state directory.
 
-        `follow` a link at its end. `change`: it will be changed or removed. `create` it, and missing directories.
+        `follow`: follow a link at the end of the path. `change`: the file will be changed or removed. `create`: create
+        missing directories on the way.
         """
         shown = printable(path)
         home, parts = self._home(path)
         walk = _PathWalk(home, shown, follow=follow, create=create, change=change or create)
         try:
-            home.check_way(parts, shown, change=walk.change)  # before a directory is created on the way
+            home.check_way(parts, shown, change=walk.change)  # check before a directory is created on the way
             resolved = walk.to(parts)
             if walk.change:
                 resolved.workspace.check_change(resolved.parts)
@@ -233,7 +235,10 @@ class OpenWorkspace:
                 os.close(handle)
 
     def size(self, path: str) -> int:
-        """Return the current size in bytes, unchecked; 0 if nothing is there. Raises SkillError for a path outside."""
+        """Return the current size in bytes, without checks; 0 for a missing file.
+
+        Raises SkillError for a path outside.
+        """
         home, parts = self._home(path)
         try:
             return os.stat("/".join(parts) or ".", dir_fd=home._root).st_size
@@ -243,7 +248,7 @@ class OpenWorkspace:
     def refuse_removal(self, parts: Parts) -> None:
         """Raise SkillError for the workspace, a place that [sandbox] names, or a directory that contains the state."""
         if not parts:
-            raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
+            raise SkillError("the workspace itself can be neither moved nor deleted; name a file or folder in it")
         way = fold_case(parts)
         if any(fold_case(state)[: len(way)] == way for state in self._state_ways()):
             raise self.state_refusal(self.display_path(parts))
@@ -251,7 +256,7 @@ class OpenWorkspace:
             raise self.program_refusal(self.display_path(parts))
         if not self._rules.may_remove(self._real_path(parts)):
             shown = self.display_path(parts)
-            raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
+            raise SkillError(f"{shown} is, or contains, a path of [sandbox]: it can be neither moved nor deleted")
         self.check_git(parts, whole=True)
 
     def may_change(self, parts: Parts) -> bool:
@@ -261,7 +266,7 @@ class OpenWorkspace:
         """Raise SkillError for a read-only path, and for files that git's configuration makes git execute."""
         if not self.may_change(parts):
             raise SkillError(
-                f"{self.display_path(parts)} can be read and not changed (`readable` of [sandbox]); use another path"
+                f"{self.display_path(parts)} can be read but not changed (`readable` of [sandbox]); use another path"
             )
         self.check_git(parts)
 
@@ -270,10 +275,10 @@ class OpenWorkspace:
         head = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
         is_completed = head is not None and not stat.S_ISDIR(head.st_mode)
         if not self.is_opened(parts) and (is_completed or is_repository(directory)):
-            raise SkillError(f"{self.display_path(parts)} is git's own, which is off limits to tools; use another path")
+            raise SkillError(f"{self.display_path(parts)} belongs to git and is off limits to tools; use another path")
 
     def check_git(self, parts: Parts, *, whole: bool = False) -> None:
-        """Raise SkillError for files that git's configuration makes git execute, with `whole` below a directory too."""
+        """Raise SkillError for files that git's configuration makes git execute; with `whole` also below `parts`."""
         if self.is_opened(parts):
             return
         path = self._real_path(parts)
@@ -282,7 +287,7 @@ class OpenWorkspace:
                 if _is_covered(path, target.path, whole=whole) and not is_below(top, (target.path,)):
                     place = f"{self.display_path(parts)} is, or holds, {printable(target.path)}"
                     reason = "which git's configuration names and which is off limits to tools"
-                    raise SkillError(f"{place}, {reason}; ask a person to see to it")
+                    raise SkillError(f"{place}, {reason}; ask a person to do it")
 
     def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
         """Raise SkillError for a path to the state or a protected file; with `change` also for a readable one."""
@@ -297,7 +302,7 @@ class OpenWorkspace:
             return
         reason = protected_by_name((*self._outer_names, *way), change=change) or self._protection_problem(parts, way)
         if reason is not None:
-            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
+            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to do it")
         if change and is_at_or_below(way, self._folded_read_only):
             raise self.program_refusal(shown)
 
@@ -317,7 +322,7 @@ class OpenWorkspace:
         return is_at_or_below_path(path, states) or (whole and holds_one(path, states))
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
-        """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
+        """Return whether a call may use a protected path; with `is_on_the_way` also a path that leads to one."""
         way = fold_case(parts) if self._opened else ()
         return way in self._opened or (is_on_the_way and any(parts[: len(way)] == way for parts in self._opened))
 
@@ -347,9 +352,9 @@ class OpenWorkspace:
     def check_identity(
         self, status: os.stat_result, shown: str, protected: frozenset[Identity] | None = None, *, change: bool
     ) -> None:
-        """Raise SkillError for a file or directory that is off limits under another name, or not to be changed."""
+        """Raise SkillError for a file or directory that is off limits under another name, or must not be changed."""
         if identity(status) in (self.protected_identities() if protected is None else protected):
-            raise SkillError(f"{shown} is a name of something that is off limits to tools; use another path")
+            raise SkillError(f"{shown} is another name of a file that is off limits to tools; use another path")
         if change and stat.S_ISREG(status.st_mode) and identity(status) in self._identities(self._read_only_names):
             raise self.program_refusal(shown)
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
@@ -397,7 +402,7 @@ class OpenWorkspace:
 
     def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
         root, identities = self._root, set[Identity]()
-        for name in names:  # not cached: a protected name may lead to another file each time
+        for name in names:  # not cached: a protected name may lead to another file at each call
             try:
                 identities.add(identity(os.stat(name, dir_fd=root)))
             except OSError:
@@ -442,7 +447,7 @@ class OpenWorkspace:
 
     def _home(self, path: str) -> tuple[OpenWorkspace, Parts]:
         if "\0" in path:
-            raise SkillError("a path cannot contain a NUL character; leave it out")
+            raise SkillError("a path cannot contain a NUL character; remove it")
         if not is_encodable(path):
             raise SkillError(f"the path {path!r} is not valid Unicode; use another path")
         location = self.locate(os.path.join(self.root, path))  # noqa: PTH118 - Path would drop what normpath needs
@@ -517,7 +522,7 @@ class _PathWalk:
             home.check_way(parts, self._shown, change=self.change)
         if self.change:
             home.check_repository(self._handles[-1], parts)
-        self._check_project(name, parts, whole=self.change and not self._follow)  # it is moved or deleted
+        self._check_project(name, parts, whole=self.change and not self._follow)  # the link itself is moved or deleted
         status = status_at(name, self._handles[-1])
         if status is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
             self._check(status)

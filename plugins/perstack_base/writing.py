@@ -1,6 +1,6 @@
 """Tools that change files.
 
-A file is replaced by a rename: no reader sees a part of it, and a crash of the host leaves the old one. It is not
+A file is replaced by a rename: no reader sees a partial file, and a crash of the host leaves the old one. It is not
 synced to disk, which would block other Runs for milliseconds.
 """
 
@@ -34,7 +34,7 @@ def append_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
-            raise SkillError(f"{place.shown} does not exist; use writeTextFile to make it")
+            raise SkillError(f"{place.shown} does not exist; use writeTextFile to create it")
         with open_regular(place, os.O_WRONLY | os.O_APPEND) as file:
             file.write(data)
         return {"path": place.shown, "text": echo(text(args, "text"))}
@@ -55,7 +55,7 @@ def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         source.refuse_removal()
         status = source.status()
         if status is None:
-            raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
+            raise SkillError(f"{source.shown} does not exist; listDirectory shows the existing files")
         with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
             if stat.S_ISDIR(status.st_mode):
                 check_tree(source, destination)
@@ -99,7 +99,7 @@ def _replaceable(path: ResolvedPath) -> os.stat_result | None:
     if stat.S_ISDIR(status.st_mode):
         raise SkillError(f"{path.shown} is a directory; name a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{path.shown} is not an ordinary file; use another path")
+        raise SkillError(f"{path.shown} is not a regular file; use another path")
     if not os.access(path.name, os.W_OK, dir_fd=path.directory):
         raise SkillError(f"{path.shown} is read-only; use another path, or change its mode with exec chmod")
     return status
@@ -118,9 +118,9 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:
-    """Rename onto a placeholder of our own: a plain rename would overwrite a file created meanwhile."""
+    """Rename onto a placeholder that this creates: a plain rename would overwrite a file created in the meantime."""
     if destination.is_workspace or destination.status() is not None:
-        raise SkillError(f"{destination.shown} exists already; moveFile never overwrites: use another destination")
+        raise SkillError(f"{destination.shown} already exists; moveFile never overwrites: use another destination")
     if is_directory and destination.path.is_relative_to(source.path):
         raise SkillError(f"{source.shown} cannot be moved into itself; use a destination outside it")
     if is_directory:
@@ -136,7 +136,7 @@ def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool
 
 
 def _refuse_link_to_state(status: os.stat_result, destination: ResolvedPath) -> None:
-    """Refuse to give a link the name that makes what it leads to the state of a project. Raises SkillError."""
+    """Raise SkillError for a link that would get the name of a project's state directory: its target would be state."""
     if stat.S_ISLNK(status.st_mode) and is_state_folder(destination.name):
         raise SkillError(f"{destination.shown} would be a link to the state of a project; use another name")
 

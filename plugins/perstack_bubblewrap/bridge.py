@@ -1,4 +1,4 @@
-"""Script that runs inside a sandbox: it forwards connections to the proxy, then executes the program.
+"""Script that runs inside a sandbox: it forwards connections to the proxy and executes the program.
 
 The sandbox has no network; the proxy is reached through a Unix socket in a mounted directory. The forwarding
 process is a grandchild that is reparented, so the program cannot wait for it by mistake.
@@ -43,7 +43,7 @@ def serve(client: socket.socket, path: str, target: bytes) -> None:
 
 
 def accept(listener: socket.socket, path: str, target: bytes) -> None:
-    """Accept clients for ever, each served in a thread."""
+    """Accept clients forever, each served in a thread."""
     while True:
         client, _ = listener.accept()
         threading.Thread(target=serve, args=(client, path, target), daemon=True).start()
@@ -70,7 +70,7 @@ def main() -> None:
     for listener, _ in listeners:
         listener.close()
     try:
-        os.execvp(program[0], program)  # noqa: S606 - the program has no need of a shell
+        os.execvp(program[0], program)  # noqa: S606 - the program needs no shell
     except OSError as error:
         sys.stderr.write(f"{program[0]}: {error.strerror}\n")
         os._exit(127)

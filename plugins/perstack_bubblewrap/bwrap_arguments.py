@@ -18,7 +18,7 @@ DEFAULT_TMP_BYTES = 1024 * _MIB  # default size of /tmp in bytes
 _SHARED_MEMORY_BYTES = 64 * _MIB
 _SHM = "shm"
 TMP = "/tmp"  # noqa: S108 - each program has its own
-"""Also the home directory inside."""
+"""Directory for temporary files, which is also the home directory in the sandbox."""
 
 _ISOLATED = (
     "--unshare-user",
@@ -38,7 +38,10 @@ _ISOLATED = (
     "--hostname",
     "sandbox",
 )
-"""Isolation options. The user inside is an ordinary one even if root starts it, so programs do not assume root."""
+"""Isolation options.
+
+The user inside is never root, even if root starts the sandbox, so that programs do not assume root.
+"""
 
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
 _EMPTIED = ("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver")
@@ -50,27 +53,27 @@ _COVERED_FILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Part of the machine that every program sees."""
+    """The part of the machine that every program sees."""
 
     links: tuple[tuple[str, str], ...] = ()  # symbolic links such as /bin: target and link
     folders: tuple[str, ...] = ()  # directories and files mounted read-only at their own paths
-    files: tuple[tuple[str, str], ...] = ()  # files of this package: source and path inside
-    hidden: str = "/dev/null"  # file that is mounted over hidden files
-    proc: frozenset[str] = frozenset()  # existing ones of the covered paths in /proc
+    files: tuple[tuple[str, str], ...] = ()  # files of this package: source and path in the sandbox
+    hidden: str = "/dev/null"  # empty file that is mounted over hidden files
+    proc: frozenset[str] = frozenset()  # covered paths in /proc that exist on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class FolderView:
-    """Directories of the person that a program sees, as absolute paths."""
+    """The person's directories that a program sees, as absolute paths."""
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()  # directories shown as empty
     hidden: tuple[str, ...] = ()  # files shown with other content
-    fixed: tuple[str, ...] = ()  # files and directories that can be read, but not changed, moved or removed
-    held: tuple[str, ...] = ()  # directories that can be changed, but not moved or removed
+    fixed: tuple[str, ...] = ()  # files and directories that can be read but not changed, moved or removed
+    held: tuple[str, ...] = ()  # directories that can be changed but not moved or removed
     anchored: tuple[str, ...] = ()
-    """Files whose parent directories are held up to the root, so that no other file can take their place."""
+    """Files whose parent directories cannot be moved either, so that no other file can take their place."""
 
 
 def arguments(
@@ -85,7 +88,7 @@ def arguments(
 ) -> bytes:
     """Return the arguments in the format of `bwrap --args`. Raises ValueError for a NUL, which would end an argument.
 
-    `extra_mounts` comes before the options that make the rest read-only. Paths that `handles` lacks are not mounted.
+    `extra_mounts` are inserted before the options that make the rest read-only. A path without a handle is not mounted.
     """
     words = [
         *_ISOLATED,
@@ -118,7 +121,7 @@ def environment(env: Mapping[str, str], view: FolderView) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class InnerMounts:
-    """Paths that are mounted onto themselves inside writable directories."""
+    """Paths in writable directories that are mounted onto themselves, to protect them."""
 
     changeable: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -148,7 +151,7 @@ def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Ite
     mounts |= {path: ("--size", "4096", "--tmpfs", path) for path in emptied}
     for path in sorted(mounts, key=lambda path: path.count("/") if path != "/" else 0):
         yield from mounts[path]
-    for path in emptied:  # at the end, because a readable folder may be in an emptied one
+    for path in emptied:  # last, because a readable folder may be in an emptied one
         yield from ("--remount-ro", path)
 
 
@@ -175,12 +178,12 @@ COVERED = (*_READ_ONLY, *_EMPTIED, *_COVERED_FILES)  # paths in /proc that are c
 
 # Handles of the inner paths, held open while a sandbox is created.
 #
-# A concurrent program may replace any path by a link. A mount by name would then expose the link's
-# target, anywhere on the machine; a mount by handle exposes what was checked.
+# A concurrent program may replace any path with a link. A mount by name would then expose the link's target, anywhere
+# on the machine; a mount by handle exposes the checked file.
 
 if sys.platform == "linux":
     _PATH_FLAGS = os.O_PATH
-else:  # the runtime is refused here
+else:  # this system has no bwrap: the runtime is refused earlier
     _PATH_FLAGS = os.O_RDONLY
 _COMPONENT_FLAGS = _PATH_FLAGS | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -19,7 +19,7 @@ from perstack.system.process_groups import process_start_time
 
 Controller = Literal["memory", "pids", "cpu"]
 
-_PERIOD_US = 100_000  # microseconds of the period in which CPU time is limited
+_PERIOD_US = 100_000  # microseconds of the period for which CPU time is limited
 _MIN_QUOTA_US = 1_000
 _PREFIX = "perstack-"
 _POLL_INTERVAL_S = 0.02
@@ -28,7 +28,7 @@ _REMOVAL_TIMEOUT_S = 2.0  # seconds to wait for the last processes of a group to
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Limits of one Job. None means no limit."""
+    """The limits of a Job. None means no limit."""
 
     memory: int | None = None  # bytes of all programs together
     processes: int | None = None
@@ -36,7 +36,7 @@ class JobLimits:
 
     @property
     def controllers(self) -> tuple[Controller, ...]:
-        """Controllers that these limits need."""
+        """The controllers that these limits need."""
         limits: tuple[tuple[Controller, float | None], ...] = (
             ("memory", self.memory),
             ("pids", self.processes),
@@ -47,7 +47,7 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class CgroupParent:
-    """Directory of this process's own cgroup in which groups can be created."""
+    """A directory of this process's own cgroup in which groups can be created."""
 
     folder: Path
     controllers: tuple[str, ...]
@@ -76,7 +76,7 @@ def available_controllers() -> frozenset[str]:
 
 
 class JobCgroup:
-    """Cgroup of a Job with its limits."""
+    """The cgroup of a Job, with its limits."""
 
     def __init__(self, job_limits: JobLimits, name: str) -> None:
         """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
@@ -109,7 +109,7 @@ class JobCgroup:
         return ProgramCgroup(tuple(parts))
 
     def remove(self) -> None:
-        """Remove the group once no program is left. A non-empty one stays for the next process to remove."""
+        """Remove the group once no program is left. A non-empty group stays, for the next process to remove."""
         for _, folder, _ in self._parts:
             _remove(folder)
 
@@ -137,7 +137,7 @@ class JobCgroup:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCgroup:
-    """Subgroup of one program."""
+    """The subgroup of one program."""
 
     parts: tuple[tuple[CgroupParent, Path], ...]
 
@@ -160,7 +160,7 @@ class ProgramCgroup:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _REMOVAL_TIMEOUT_S
         remaining = [folder for _, folder in self.parts]
-        while (remaining := [folder for folder in remaining if not _remove(folder)]) and loop.time() < deadline:  # noqa: ASYNC110 - polled
+        while (remaining := [folder for folder in remaining if not _remove(folder)]) and loop.time() < deadline:  # noqa: ASYNC110 - the kernel has no event for this
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 

@@ -36,18 +36,18 @@ from perstack_bubblewrap.bwrap_arguments import FolderView, open_below
 
 MAX_FOLDERS = 50_000
 
-_TIMESTAMP_GRAIN_NS = 50_000_000  # nanoseconds in which a directory may change again without a new timestamp
+_TIMESTAMP_GRAIN_NS = 50_000_000  # nanoseconds within which a directory may change again without a new timestamp
 
 _HEAD = "HEAD"
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedFiles:
-    """Protected files and directories, as absolute paths."""
+    """The protected files and directories below one directory, as absolute paths."""
 
     hidden: tuple[str, ...] = ()  # files that must not be readable
     fixed: tuple[str, ...] = ()  # files and directories that must be read-only
-    states: tuple[str, ...] = ()  # directories with the state of projects, which must be absent
+    states: tuple[str, ...] = ()  # directories with the state of projects, which must not be visible
     linked: frozenset[tuple[int, int]] = frozenset()  # device and inode numbers of hidden files with several hard links
     gits: tuple[str, ...] = ()  # paths whose name is `.git`
     executed: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class ProtectedFileScanner:
 
 
 def _is_repository(names: Mapping[str, os.DirEntry[str]]) -> bool:
-    """Return whether git takes a directory for a repository; `commondir` points to the rest of one."""
+    """Return whether git recognises a directory as a repository; `commondir` points to the rest of one."""
     head = names.get(_HEAD)
     if head is None or head.is_dir(follow_symlinks=False):
         return False
@@ -190,8 +190,8 @@ _MAX_SCANS = 50  # maximum number of scans after a program, as many as `.git` di
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    named: tuple[str, ...]  # workspace and writable directories, under each of their names
-    writable: tuple[str, ...]  # the named ones, without those inside another one
+    named: tuple[str, ...]  # the workspace and writable directories, under each of their names
+    writable: tuple[str, ...]  # the named directories, without those inside another named one
     readable: tuple[str, ...]
 
 
@@ -217,7 +217,7 @@ The identity recognises a repository after a move. None for a symbolic link, who
 
 @dataclass(slots=True)
 class FileViewBuilder:
-    """Builder of file views. Its methods block and must not run concurrently."""
+    """A builder of file views. Its methods block and must not run concurrently."""
 
     policy: SandboxPolicy
     around: Surroundings
@@ -227,7 +227,7 @@ class FileViewBuilder:
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
     def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> FolderView:
-        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's.
+        """Return the file view of a program. With `is_quiet` no program runs, so existing files count as the person's.
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
         """
@@ -348,9 +348,9 @@ def _set_aside(path: str, writable: tuple[str, ...]) -> str:
     folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
     name = os.path.basename(path)  # noqa: PTH119
     mark = f"set-aside-{token_hex(4)}"
-    # A pattern matches names with a leading dot, or names without; only two match both. So the dot is toggled.
+    # Toggle the leading dot: most patterns match only names with it, or only names without it.
     new_name = f"{mark}{name}" if name.startswith(".") else f".{name}.{mark}"
-    reason = f"a program in the sandbox made {path}, and git or perstack would execute what it says"
+    reason = f"a program in the sandbox created {path}, which git or perstack would execute"
     root = next(root for root in writable if is_below(folder, (root,)))
     handle = open_below(root, Path(folder).relative_to(root).parts)
     if handle is None:
@@ -358,13 +358,13 @@ def _set_aside(path: str, writable: tuple[str, ...]) -> str:
     try:
         if "set-aside-" in name:
             os.unlink(name, dir_fd=handle)
-            return f"{reason}, whatever it is called: it was removed"
+            return f"{reason} under any name, so it was removed"
         os.rename(name, new_name, src_dir_fd=handle, dst_dir_fd=handle)
     except OSError as error:
         return f"{reason}: it could not be renamed ({error.strerror}), so remove it"
     finally:
         os.close(handle)
-    return f"{reason}: it is called {new_name} now"
+    return f"{reason}, so it was renamed to {new_name}"
 
 
 def _identity(path: str) -> Identity | None:
@@ -392,7 +392,7 @@ def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
 
 
 def _holds_root(path: str, roots: _Roots) -> bool:
-    """Return whether a directory contains one that the policy names: such a one cannot be absent."""
+    """Return whether a directory contains one that the policy names, so that it cannot be hidden."""
     return any(is_below(root, (path,)) for root in (*roots.named, *roots.readable))
 
 

@@ -1,4 +1,4 @@
-"""Enforcement of a policy's limits: by cgroups, else by `pid_max` or rlimits.
+"""Enforcement of a policy's limits: by cgroups, otherwise by `pid_max` or rlimits.
 
 Since Linux 6.14 `pid_max` is per PID namespace; it is set from outside before the program starts. Pids below 300 are
 not reused after a wrap-around, so up to that many more processes than the limit may exist at first.
@@ -50,16 +50,17 @@ def is_possible() -> bool:
 
 @dataclass(slots=True)
 class PausedProgram:
-    """Program that is blocked until its sandbox has its limit."""
+    """A program that is blocked until its sandbox has its limit."""
 
     processes: int
     info_fd: int
     release_fd: int
-    inherited: list[int] = field(default_factory=list[int])  # descriptors that bwrap inherits; closed here afterwards
+    # descriptors that bwrap inherits; `close_inherited` closes them in this process
+    inherited: list[int] = field(default_factory=list[int])
 
     @property
     def bwrap_argv(self) -> tuple[str, ...]:
-        """Arguments of bwrap."""
+        """Arguments of bwrap that block the program."""
         return "--info-fd", str(self.inherited[0]), "--block-fd", str(self.inherited[1])
 
     async def bind(self) -> None:
@@ -71,7 +72,7 @@ class PausedProgram:
         except TimeoutError:
             child = None
         if child is None:
-            return  # the program has ended, and reports why itself
+            return  # the program has already ended, and its own result says why
         argv = (_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
         status, words = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
         if status != 0:
@@ -153,7 +154,7 @@ def unenforced_limits(policy: SandboxPolicy) -> tuple[str, ...]:
 
 
 def enforcement() -> dict[str, str]:
-    """Describe how each limit is enforced here, or why not, as a text that follows its name."""
+    """Return how each limit is enforced here, or why it is not, as a text that follows the limit's name."""
     texts: dict[str, str] = {}
     for key, controller in _CONTROLLERS.items():
         version = next(
@@ -162,12 +163,12 @@ def enforcement() -> dict[str, str]:
         if version is not None:
             texts[key] = f"holds for all programs of a Job together (cgroups {version})"
         elif key == "processes" and _uses_pid_max():
-            texts[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): no cgroup can be made here"
+            texts[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): cgroups are not available here"
         elif _by_rlimit(key):
             subject = "address space of each process" if key == "memory" else "processes of each program"
-            texts[key] = f"holds for the {subject} (rlimit): no cgroup can be made here"
+            texts[key] = f"holds for the {subject} (rlimit): cgroups are not available here"
         else:
-            texts[key] = "nothing keeps it here: no cgroup can be made (run perstack where one is delegated to it)"
+            texts[key] = "is not enforced here: cgroups are not available (run perstack in a delegated cgroup)"
     texts["time"] = "holds for each program"
     texts["tmp"] = "holds for each program"
     return texts
@@ -185,13 +186,13 @@ def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[st
 
 
 def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None:
-    """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
+    """Return the `pid_max` to set for a program; None if another mechanism counts the processes."""
     is_counted = cgroup is not None and "pids" in available_controllers()
     return policy.processes if not is_counted and _uses_pid_max() else None
 
 
 def join_cgroup_argv(cgroup: ProgramCgroup | None) -> tuple[str, ...]:
-    """Return the prefix of bwrap's command line that joins its cgroup first."""
+    """Return the prefix of bwrap's command line that first joins the cgroup."""
     return () if cgroup is None else ("/bin/sh", "-c", _JOIN, "sh", *cgroup.procs_files, "--")
 
 
@@ -202,7 +203,9 @@ def describe_excess(controller: Controller, policy: SandboxPolicy) -> str:
             mib = (policy.memory or 0) >> 20
             return f"it used more than the {mib:,} MiB of memory that all programs of the Job may have together"
         case "pids":
-            return f"it started more than the {policy.processes} processes that all programs of the Job may be together"
+            return (
+                f"it started more than the {policy.processes} processes that all programs of the Job together may have"
+            )
         case "cpu":
             return "it used more processor time than it may"
 
@@ -212,7 +215,7 @@ def _is_enforced(key: str) -> bool:
 
 
 def _uses_pid_max() -> bool:
-    """Return whether `pid_max` enforces the limit: for root, whom no rlimit binds."""
+    """Return whether `pid_max` enforces the limit: as root, for whom rlimits do not count."""
     return not _by_rlimit("processes") and is_possible()
 
 
@@ -232,14 +235,14 @@ _NUMBERS = count(1)
 
 @dataclass(slots=True)
 class SharedCgroup:
-    """Cgroup with the number of its users."""
+    """A cgroup with the number of its users."""
 
     key: tuple[str, JobLimits]
     group: JobCgroup
     users: int = 0
 
     def leave(self) -> None:
-        """End a use; the last one removes the cgroup."""
+        """End a use. The last user removes the cgroup."""
         with _TURN:
             self.users -= 1
             if self.users == 0:
@@ -259,6 +262,6 @@ def cgroup_of(policy: SandboxPolicy, job_id: str) -> SharedCgroup | None:
             try:
                 shared = _SHARED[key] = SharedCgroup(key, JobCgroup(job_limits, f"{next(_NUMBERS)}"))
             except OSError as error:
-                raise SkillError(f"no cgroup can be made for the limits of [sandbox]: {error}") from error
+                raise SkillError(f"no cgroup can be created for the limits of [sandbox]: {error}") from error
         shared.users += 1
         return shared

@@ -39,7 +39,7 @@ def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
 
 _MIN_VERSION = (0, 8)
 _REQUIRED_OPTION = "--ro-bind-fd"
-"""Option that mounts a descriptor: added in 0.10, and backported to older versions as a fix."""
+"""The option that mounts a descriptor: added in 0.10, and backported to older versions as a fix."""
 _TRIAL_TIMEOUT_S = 10  # seconds that a trivial program may take to start and end
 
 _FILES = Path(__file__).parent / "files"
@@ -106,7 +106,7 @@ _usable: set[str] = set()
 
 
 async def check(bwrap: str) -> None:
-    """Raise UsageError if bwrap is too old, or the kernel does not let it make a sandbox."""
+    """Raise UsageError if bwrap is too old, or the kernel does not let it create a sandbox."""
     if bwrap in _usable:
         return
     status, words = await run_trusted(bwrap, "--version")
@@ -124,7 +124,7 @@ async def check(bwrap: str) -> None:
     if status != 0:
         last = (words.strip().splitlines() or [f"exit status {status}"])[-1]
         raise UsageError(
-            f"the kernel does not let bwrap make a sandbox ({last}): allow it user namespaces"
+            f"the kernel does not let bwrap create a sandbox ({last}): allow it user namespaces"
             " (user.max_user_namespaces, kernel.unprivileged_userns_clone, or an AppArmor profile for bwrap), or use"
             " another runtime"
         )

@@ -1,4 +1,4 @@
-"""Rules for the network places that a program may reach. Pure functions: `proxy_main` resolves names."""
+"""Rules for the network addresses that a program may reach. Pure functions: `proxy_main` resolves names."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from perstack.dataclass import dataclass
 
 _WEB = frozenset({80, 443})  # ports of an entry that names none
 LOCAL = "localhost"
-_MAX_HOST_CHARS = 253  # characters of a host name in messages; a program may send a longer one
+_MAX_HOST_CHARS = 253  # maximum characters of a host name in messages; a program may send a longer one
 MAX_PORTS = 64  # maximum number of listed host ports: each needs a listener before each program
-_MIN_PORT = 1024  # ports below this one need an administrator
+_MIN_PORT = 1024  # ports below this one need administrator rights
 _PROXY_PORT = 3128
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRefused(Exception):
-    """Refusal of a place, with a message for the model."""
+    """Refusal of a network address, with a message for the model."""
 
     words: str
 
@@ -30,9 +30,7 @@ def check_named(host: str, port: int, allowed: Iterable[str]) -> None:
     """Raise PlaceRefused if no entry names this host and port."""
     name = host.rstrip(".").casefold()
     if not any(_names(entry, name, port) for entry in allowed):
-        raise PlaceRefused(
-            f"{_short(host)}:{port} is not among the places that this program may reach ([sandbox] network)"
-        )
+        raise PlaceRefused(f"{_short(host)}:{port} is not an address that this program may reach ([sandbox] network)")
 
 
 def check_address(host: str, port: int, address: str, allowed: Iterable[str]) -> None:
@@ -43,7 +41,7 @@ def check_address(host: str, port: int, address: str, allowed: Iterable[str]) ->
             raise PlaceRefused(f"{host}:{port} is at {address}, which is not this machine")
         return
     if not is_public(address):
-        raise PlaceRefused(f"{host}:{port} is at {address}, which is no public address")
+        raise PlaceRefused(f"{host}:{port} is at {address}, which is not a public address")
 
 
 def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:

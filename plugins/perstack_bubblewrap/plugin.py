@@ -71,7 +71,7 @@ def _check_database(policy: SandboxPolicy, surroundings: Surroundings) -> None:
         if name.endswith(_JOURNAL) and is_below(name, roots) and not is_below(name, hidden - {name}):
             raise UsageError(
                 f"the database {name.removesuffix(_JOURNAL)} is in a folder that programs in a sandbox may change, and"
-                " what SQLite keeps beside it cannot be kept from them: name another place in `storage`, such as"
+                " SQLite's files next to it cannot be kept from them: name another place in `storage`, such as"
                 " sqlite:perstack/state.db"
             )
 

@@ -1,4 +1,4 @@
-"""Proxies to the network: one per list of places, started when a program first needs it."""
+"""Proxies to the network: one per list of allowed addresses, started when a program first needs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
 _START_TIMEOUT_S = 30  # seconds to wait until a proxy is ready
-_MAX_REFUSALS = 100  # maximum number of refused places that are remembered, each with its latest refusal
+_MAX_REFUSALS = 100  # maximum refused addresses that are remembered, each with its latest refusal
 _CHUNK_BYTES = 1 << 16
 _INSIDE = "/run/perstack"
 
@@ -38,7 +38,7 @@ def check_library() -> None:
 
 @dataclass(slots=True)
 class Proxy:
-    """Running proxy for one list of places."""
+    """A running proxy for one list of allowed addresses."""
 
     socket: Path
     allowed: tuple[str, ...]
@@ -47,7 +47,7 @@ class Proxy:
     process: Process | None = None
     count: int = 0  # number of refusals so far
     _refused: dict[str, int] = field(default_factory=dict[str, int])
-    """Message of each refused place, with the count at its latest refusal."""
+    """The message of each refused address, with the number of refusals at its latest one."""
     _shown: set[str] = field(default_factory=set[str])
     _partial_line: bytes = b""
 
@@ -57,7 +57,7 @@ class Proxy:
 
     @property
     def mounts(self) -> tuple[str, ...]:
-        """Mounts that a program needs to use it."""
+        """Mounts that a program needs to use the proxy."""
         return (
             *("--ro-bind", str(_BRIDGE), f"{_INSIDE}/bridge.py"),
             *("--ro-bind", str(self.socket), f"{_INSIDE}/proxy"),
@@ -65,25 +65,25 @@ class Proxy:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Prefix of a program's command line."""
+        """The prefix of a program's command line: it starts the bridge to the proxy."""
         ports = ",".join(map(str, (proxy_port(self.allowed), *local_ports(self.allowed))))
         return _PYTHON, "-I", "-S", f"{_INSIDE}/bridge.py", f"{_INSIDE}/proxy", ports
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """Prefix of the Python interpreter, which may be in a home directory."""
+        """The folder of the Python interpreter, which may be in a home directory."""
         return (os.path.realpath(sys.base_prefix),)
 
     @property
     def env(self) -> Mapping[str, str]:
-        """Variables by which programs find a proxy."""
+        """Environment variables by which programs find a proxy."""
         proxy, none = f"http://127.0.0.1:{proxy_port(self.allowed)}", "localhost,127.0.0.1,::1"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         variables = {variable: proxy for name in names for variable in (name, name.lower())}
         return {**variables, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
     def refusals(self, since: int) -> tuple[str, ...]:
-        """Return the messages of places refused since the count was `since`."""
+        """Return the messages of addresses refused since the number of refusals was `since`."""
         self.read_refusals()
         return tuple(words for words, at in self._refused.items() if at > since)
 
@@ -112,12 +112,12 @@ class Proxy:
         if words in self._shown or len(self._shown) > _MAX_REFUSALS:
             return
         self._shown.add(words)
-        more = "; what else is refused is in the results alone" if len(self._shown) > _MAX_REFUSALS else ""
+        more = "; further refusals are only in the results" if len(self._shown) > _MAX_REFUSALS else ""
         self.on_refused(f"refused by the sandbox: {words}{more}")
 
 
 class ProxyPool:
-    """Proxies of one policy in a Job."""
+    """The proxies of one policy in a Job."""
 
     def __init__(self, on_refused: Callable[[str], None]) -> None:
         """Start nothing yet; `on_refused` shows a message to the person."""
@@ -127,7 +127,7 @@ class ProxyPool:
         self._ends = AsyncExitStack()
 
     async def proxy_for(self, allowed: tuple[str, ...]) -> Proxy:
-        """Return the running proxy for these places, starting it if needed. Raises SkillError if that fails."""
+        """Return the running proxy for these addresses, starting it if needed. Raises SkillError if that fails."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
             if key not in self._running or not self._running[key].is_up:
@@ -135,7 +135,7 @@ class ProxyPool:
                     check_library()
                     self._running[key] = await self._start(key)
                 except (OSError, TimeoutError, UsageError) as error:
-                    raise SkillError(f"the network of the sandbox cannot be had: {error}") from error
+                    raise SkillError(f"the network of the sandbox is not available: {error}") from error
             return self._running[key]
 
     async def close(self) -> None:

@@ -1,11 +1,10 @@
-"""Process of the proxy: `python -m perstack_bubblewrap.proxy_main SOCKET HANDLE`.
+"""The process of the proxy: `python -m perstack_bubblewrap.proxy_main SOCKET HANDLE`.
 
-HANDLE is a descriptor of a file with the allowed entries, one per line, since there may be more than fit a command
-line.
+HANDLE is a descriptor of a file with the allowed entries, one per line, since they may not fit on a command line.
 
-The library proxy.py handles connections, HTTP and tunnels; this module decides who may be reached. A name must be
-listed and is resolved here, once, and the checked address is connected to. TLS is not decrypted.
-Refusals are reported on stdout, a JSON string per line.
+The library proxy.py handles connections, HTTP and tunnels; this module decides which hosts may be reached. A name must
+be listed and is resolved here, once, and the connection goes to the checked address. TLS is not decrypted. Refusals are
+reported on stdout, a JSON string per line.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ from proxy.http.proxy import HttpProxyBasePlugin
 
 from perstack_bubblewrap.network import LOCAL, PlaceRefused, check_address, check_named
 
-_PROBE_TIMEOUT_S = 2  # seconds of a connection attempt to an address of this machine
+_PROBE_TIMEOUT_S = 2  # seconds for a connection attempt to an address of this machine
 _MAX_HEAD_BYTES = 64 << 10
 _MAX_BODY_BYTES = 64 << 20
-"""Bytes of a request that is not a tunnel: the library buffers all of it and scans it again with every piece."""
+"""Maximum bytes of a request that is not a tunnel: the library buffers it and scans all of it again for every piece."""
 _MAX_MEMORY_BYTES = 1 << 30
-"""Memory limit of this process in bytes, which counts towards no program's limit.
-
-Data sent faster than it is read is buffered.
+"""Memory limit of this process in bytes: it does not count for any program's limit, and buffers unread data.
 """
 _MAX_BUFFERED_PIECES = 64  # buffered pieces above which memory is checked
 _TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -61,7 +58,7 @@ class BoundedHandler(HttpProtocolHandler):
         try:
             return await super().handle_events(readables, writables) or self._holds_too_much()
         except MemoryError:
-            os._exit(1)  # no state is reliable any more; the next program gets another proxy
+            os._exit(1)  # the state is no longer reliable; the next program gets another proxy
 
     def _holds_too_much(self) -> bool:
         """Return whether to close this connection to free memory: the library buffers without a limit."""
@@ -75,7 +72,7 @@ def _memory() -> int:
 
 
 class AllowListPlugin(HttpProxyBasePlugin):
-    """Proxy plugin that lets listed places through."""
+    """Proxy plugin that allows only listed addresses."""
 
     allowed: ClassVar[tuple[str, ...]] = ()
 
@@ -84,10 +81,10 @@ class AllowListPlugin(HttpProxyBasePlugin):
         self._address: str | None = None
 
     def before_upstream_connection(self, request: HttpParser) -> HttpParser | None:
-        """Resolve and check the requested place. Raises HttpRequestRejected with the reason as its body."""
+        """Resolve and check the requested host. Raises HttpRequestRejected with the reason as its body."""
         host, port = (request.host or b"").decode("ascii", "replace"), request.port or 0
         try:
-            self._address = address_of(host, port, self.allowed)
+            self._address = resolve_allowed(host, port, self.allowed)
         except PlaceRefused as refusal:
             sys.stdout.write(json.dumps(str(refusal)) + "\n")
             sys.stdout.flush()
@@ -101,8 +98,11 @@ class AllowListPlugin(HttpProxyBasePlugin):
         return self._address, None
 
 
-def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
-    """Return the address of a place. Raises PlaceRefused if it may not be reached."""
+def resolve_allowed(host: str, port: int, allowed: tuple[str, ...]) -> str:
+    """Resolve a host to the IP address to connect to. All its addresses must be allowed. Raises PlaceRefused.
+
+    For localhost with several addresses, the first address that accepts connections is returned.
+    """
     name = host.removeprefix("[").removesuffix("]")
     check_named(name, port, allowed)
     try:
@@ -117,7 +117,7 @@ def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
 
 
 def _answers(address: str, port: int) -> bool:
-    """Return whether a service listens at this address; one of this machine may use one IP version only."""
+    """Return whether a service listens at this address: services on this machine may use only one IP version."""
     try:
         socket.create_connection((address, port), _PROBE_TIMEOUT_S).close()
     except OSError:

@@ -6,7 +6,7 @@ bwrap and the system files. `limits` and `cgroups` enforce memory, processes and
 network places gets a `proxy`; `bridge.py` runs inside and forwards connections to it.
 
 Mounts protect only files that exist. After each program, files that it created and that git or perstack would execute
-are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, so mounts use open
+are renamed (`set_aside`). Concurrent programs could change the tree during a scan, so mounts use open
 handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
 Change together: a new limit with `limits.enforcement` and `unenforced_limits`; a new protected kind of file
@@ -50,7 +50,7 @@ from perstack_bubblewrap.limits import (
 from perstack_bubblewrap.machine import memory_files, seccomp, system
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
-_CHECK_INTERVAL_S = 0.1  # seconds between two checks whether a program has exceeded a limit
+_CHECK_INTERVAL_S = 0.1  # seconds between checks whether a program has exceeded a limit
 
 
 @dataclass(slots=True)
@@ -58,21 +58,22 @@ class _Running:
     process: Process | None = None
     cgroup: ProgramCgroup | None = None
     proxy: Proxy | None = None
-    refusals_before: int = 0  # refusals of the proxy before the program started
+    refusals_before: int = 0  # number of the proxy's refusals before the program started
     watching: asyncio.Task[None] | None = None
     limit: str = ""  # description of the limit that the program exceeded
 
 
 class BubblewrapRuntime(Runtime):
-    """Sandbox of one policy on one workspace.
+    """The sandbox of one policy on one workspace.
 
-    A program runs in a PID namespace below bwrap, which leads its process group: what leaves the group ends too.
+    A program runs in a PID namespace below bwrap, which leads its process group: processes that leave the group end
+    too.
     """
 
     def __init__(
         self, bwrap: str, policy: SandboxPolicy, surroundings: Surroundings, group: SharedCgroup | None = None
     ) -> None:
-        """Use the Job's `group`, if cgroups limit what its programs use."""
+        """Run programs in `group`, the Job's cgroup; None if cgroups limit nothing."""
         self._bwrap = bwrap
         self._policy = policy
         self._watch = FileViewBuilder(policy, surroundings)
@@ -141,13 +142,13 @@ class BubblewrapRuntime(Runtime):
         return process
 
     def ending(self, process: Process) -> Ending:
-        """Return the exceeded limit, and what was refused to the program or to concurrent ones."""
+        """Return the exceeded limit, and the refusals to the program or to concurrent programs."""
         running = self._running.pop(process, None)
         if running is None:
             return NOTHING_TO_SAY
         self._check_limit(running)
         refused = () if running.proxy is None else running.proxy.refusals(running.refusals_before)
-        return Ending(running.limit, (*refused, *self._settle()))
+        return Ending(running.limit, (*refused, *self._check_created_files()))
 
     @override
     async def close(self) -> None:
@@ -155,7 +156,7 @@ class BubblewrapRuntime(Runtime):
             await asyncio.wait(self._watching)
         self._running.clear()
         if self._unsettled:
-            await asyncio.to_thread(self._settle)
+            await asyncio.to_thread(self._check_created_files)
         await self._proxies.close()
         if self._group is not None:
             self._group.leave()
@@ -163,11 +164,11 @@ class BubblewrapRuntime(Runtime):
     def _view(self, program: Program, more_readable: tuple[str, ...], running: _Running) -> FolderView:
         is_quiet = all(other is running for other in tuple(self._unsettled.values()))
         if not is_quiet:
-            self._settle()
+            self._check_created_files()
         with self._turn:
             return self._watch.build((*map(str, program.readable), *more_readable), is_quiet=is_quiet)
 
-    def _settle(self) -> tuple[str, ...]:
+    def _check_created_files(self) -> tuple[str, ...]:
         with self._turn:
             ended = [
                 key
@@ -208,7 +209,7 @@ class BubblewrapRuntime(Runtime):
 
 
 async def _bind(paused: PausedProgram, process: Process) -> None:
-    """Set the limit of a program; end it if that fails, before it begins."""
+    """Set the limit of a paused program; if that fails, end it before it begins."""
     try:
         await paused.bind()
     except BaseException:

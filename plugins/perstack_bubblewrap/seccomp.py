@@ -4,8 +4,8 @@ It refuses what container engines refuse by default: calls that change the machi
 namespaces, mount, access keyrings or profiling, or have been used to escape from containers. Calls newer than this
 table are answered with ENOSYS, so that nothing unreviewed is allowed.
 
-It is assembled here instead of with libseccomp: that is a system library of varying version, and a filter that may be
-missing would have to be optional.
+It is assembled here, not with libseccomp: that is a system library of varying versions, and without it the filter would
+have to be optional.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from perstack.dataclass import dataclass
 
-_NEWEST = 466  # removexattrat of Linux 6.13. From 424 on all machines have equal numbers.
+_NEWEST = 466  # removexattrat of Linux 6.13; from 424 on the numbers are equal on all machines
 
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425,

@@ -24,7 +24,7 @@ from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"\..*\.tmp")
-"""Temporary names of `OpenDirectory.replace`; a killed process leaves such files behind."""
+"""Temporary names of `OpenDirectory.replace`. A killed process leaves such files behind."""
 
 
 def blob_names(blobs: OpenDirectory) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def remove_unfinished(folder: OpenDirectory) -> None:
 
 
 POOL = ".blobs"
-_MAX_SINGLE_SYNCS = 8  # up to this number, files are synced one by one; above it, all at once with `syncfs`
+_MAX_SINGLE_SYNCS = 8  # maximum files that are synced one by one; more are synced at once with `syncfs`
 
 
 def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
@@ -56,16 +56,19 @@ def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) ->
     missing = {name: data for name, data in contents.items() if not _has(blobs, name, len(data))}
     with ExitStack() as opened:
         pool = _Pool(root, opened)
-        new = {name: data for name, data in missing.items() if not pool.give(name, data, blobs)}
+        new = {name: data for name, data in missing.items() if not pool.link_into_job(name, data, blobs)}
         _write(blobs, new)
         for name in new:
-            pool.take(name, blobs)
+            pool.add(name, blobs)
     if missing:
         blobs.sync()
 
 
 def free_blobs(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
-    """Remove from the pool the blobs that no other Job has, before this one loses its links: a crash leaks none."""
+    """Remove from the pool the blobs that no other Job has.
+
+    Call it before this Job loses its links: a crash leaks none.
+    """
     with ExitStack() as opened:
         pool = _Pool(root, opened)
         for name in names:
@@ -73,7 +76,7 @@ def free_blobs(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None
 
 
 class _Pool:
-    """Shared blobs in `.blobs`."""
+    """The pool of shared blobs, `.blobs`."""
 
     def __init__(self, root: Path, opened: ExitStack) -> None:
         """Open nothing yet; `opened` closes the directories that are opened later."""
@@ -82,7 +85,7 @@ class _Pool:
         self._top: OpenDirectory | None = None
         self._parts: dict[str, OpenDirectory] = {}
 
-    def give(self, name: str, data: bytes, blobs: OpenDirectory) -> bool:
+    def link_into_job(self, name: str, data: bytes, blobs: OpenDirectory) -> bool:
         """Link a pool file into the Job's directory. Return False if the pool lacks it or its content is damaged."""
         part = self._part(name, make=False)
         if part is None or part.read(name) != data:
@@ -90,12 +93,12 @@ class _Pool:
         try:
             os.link(name, name, src_dir_fd=part.fd, dst_dir_fd=blobs.fd, follow_symlinks=False)
         except FileExistsError:
-            return False  # the Job's own file of that name is incomplete
+            return False  # replace the Job's incomplete file of that name
         except OSError:
-            return False  # the file system supports no (more) hard links
+            return False  # the file system supports no hard links, or no more
         return True
 
-    def take(self, name: str, blobs: OpenDirectory) -> None:
+    def add(self, name: str, blobs: OpenDirectory) -> None:
         """Link a Job's blob into the pool, if the file system supports it."""
         part = self._part(name, make=True)
         if part is None:
@@ -104,7 +107,7 @@ class _Pool:
             try:
                 os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
             except FileExistsError:
-                part.remove(name)  # a damaged file
+                part.remove(name)  # the pool's file is damaged
                 os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
 
     def free_blob(self, name: str, blobs: OpenDirectory) -> None:
@@ -112,7 +115,7 @@ class _Pool:
         pooled, own = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and pooled is not None:
             links = 1 if own is None or own.st_ino != pooled.st_ino else 2
-            # A process that links the file now keeps its link, and adds the file to the pool again.
+            # Another process may link the file right now: it keeps its link, and adds the file to the pool again.
             if pooled.st_nlink <= links:
                 part.remove(name)
 
@@ -133,7 +136,7 @@ class _Pool:
 
 
 def _make_folder(folder: OpenDirectory, name: str) -> OpenDirectory | None:
-    """Create and open a pool directory. Its name need not survive power loss: the only cost is less sharing."""
+    """Create and open a pool directory. Its name need not survive power loss: without it fewer blobs are shared."""
     with suppress(OSError):
         os.mkdir(name, FOLDER_MODE, dir_fd=folder.fd)
     return folder.find(name)
@@ -190,7 +193,7 @@ def _sync_all(folder: OpenDirectory) -> None:
 
 
 class JobDirectories:
-    """Directories of one namespace and its Jobs. Handles stay open as long as the given `opened` does."""
+    """Directories of one namespace and its Jobs. Handles stay open until `opened` is closed."""
 
     def __init__(self, root: Path, space: str, folders: OpenFolders | None = None) -> None:
         """Use the open directories `folders` of another namespace of this root, if given."""
@@ -221,10 +224,10 @@ class JobDirectories:
 
 
 class BlobFolders(JobDirectories):
-    """Blobs of Jobs: one file each in the Job's own directory, which several Jobs may share through hard links."""
+    """Blobs of Jobs: each is a file in the Job's directory, which several Jobs may share through hard links."""
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
+        """Store a blob durably and return its SHA-256 in hex. Stored bytes are not stored again."""
         name = new_sha256(data).hexdigest()
         with ExitStack() as opened:
             blobs = self._make_subfolder(opened, job_id, "blobs")

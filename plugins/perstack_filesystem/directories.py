@@ -1,7 +1,7 @@
 """Directories as open handles.
 
 Everything is opened relative to a handle and never through a symbolic link. So nothing placed in the state directory
-can redirect a read or write outside it, not even between a check and the use.
+can redirect a read or write outside it, not even between a check and its use.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def explain(error: OSError, path: Path) -> StorageError:
     """Return a StorageError that names the file and the action to take."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        reason = "a symbolic link or a file stands where a directory of this storage belongs; remove it"
+        reason = "there is a symbolic link or file in place of a directory of this storage; remove it"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason += ": free some space, then resume"
     return StorageError(f"{path}: {reason}")
 
 
 class OpenDirectory:
-    """Open directory. As a context manager it closes the handle; `path` is used only in messages."""
+    """An open directory. As a context manager it closes the handle; `path` is used only in messages."""
 
     def __init__(self, fd: int, path: Path) -> None:
         """Take ownership of the descriptor `fd`."""
@@ -46,7 +46,7 @@ class OpenDirectory:
 
     @classmethod
     def top(cls, path: Path) -> OpenDirectory | None:
-        """Open the state directory; no other may be reached through a link. None if it does not exist."""
+        """Open the state directory, which alone may be reached through a link. None if it does not exist."""
         try:
             return cls(os.open(path, _DIRECTORY), path)
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class OpenDirectory:
             if folder is not None:
                 return folder
             self.add(name)
-        raise StorageError(f"{self.path / name}: it is removed as often as it is made")
+        raise StorageError(f"{self.path / name}: another process removes it each time it is created")
 
     def add(self, name: str) -> bool:
         """Create a subdirectory durably. Return False if the name is taken."""
@@ -212,9 +212,9 @@ class OpenDirectory:
 
 
 def check_removable(folder: OpenDirectory) -> None:
-    """Raise StorageError for an entry that cannot be removed: it is mounted, or its folder may not be changed.
+    """Raise StorageError for an entry that cannot be removed: a mount point, or one in a read-only folder.
 
-    Links, pipes and sockets can be: the entry itself is removed, never what it leads to.
+    Links, pipes and sockets can be removed: only the entry, never what it leads to.
     """
     device = os.fstat(folder.fd).st_dev
     with ExitStack() as opened:
@@ -223,11 +223,11 @@ def check_removable(folder: OpenDirectory) -> None:
             current = pending.pop()
             entries = current.entries()
             if entries and not os.access(".", os.W_OK | os.X_OK, dir_fd=current.fd, effective_ids=_HAS_EFFECTIVE_IDS):
-                raise StorageError(f"{current.path}: it may not be changed; allow it (chmod u+rwx), then delete again")
+                raise StorageError(f"{current.path}: it is read-only; allow changes (chmod u+rwx), then delete again")
             for entry in entries:
                 status = current.stat(entry.name)
                 if status is not None and status.st_dev != device:
-                    raise StorageError(f"{current.path / entry.name}: something is mounted there; unmount it")
+                    raise StorageError(f"{current.path / entry.name}: it is a mount point; unmount it")
                 if status is not None and S_ISDIR(status.st_mode):
                     subfolder = current.find(entry.name)
                     pending += [] if subfolder is None else [opened.enter_context(subfolder)]
@@ -272,25 +272,25 @@ def write_all(fd: int, data: bytes) -> None:
 
 # Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.
 #
-# Each use compares the cached handle with what has its name now. A directory that was removed, replaced or linked by
-# another process is opened again or reported as missing. The comparison by inode number is safe because no other
-# directory can get that number while the handle is open.
+# Each use compares the cached handle with the directory that has its name now. A directory that another process
+# removed, replaced or linked is opened again or reported as missing. The comparison by inode number is safe because no
+# other directory can get that number while the handle is open.
 
 _MAX_OPEN = 16
-"""Directories below the namespaces that stay open when the cache is trimmed, which happens at twice this number."""
+"""Directories below the namespaces that stay open when the cache is trimmed; it is trimmed at twice this number."""
 
-Names = tuple[str, ...]  # path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job
+Names = tuple[str, ...]  # path from the root: empty, or a namespace, then a Job, then a subdirectory such as `runs`
 
 
 class KeptFolder(OpenDirectory):
-    """Open directory that several uses share."""
+    """An open directory that several uses share."""
 
     def __init__(self, fd: int, path: Path, turn: RLock) -> None:
         """Take ownership of `fd`; `turn` guards the use count."""
         super().__init__(fd, path)
         status = os.fstat(fd)
         self.number = (status.st_dev, status.st_ino)
-        self.users = 0  # current uses, possibly in threads. The handle stays open until the count is 0
+        self.users = 0  # number of current uses, possibly in threads; the handle stays open until it is 0
         self._is_retired = False
         self._turn = turn
         self._listing = Lock()
@@ -315,7 +315,7 @@ class KeptFolder(OpenDirectory):
 
 
 class OpenFolders:
-    """Cache of the open directories of one storage. Safe to call from any thread."""
+    """A cache of the open directories of one storage. Safe to call from any thread."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -346,7 +346,7 @@ class OpenFolders:
                     parent.add(names[-1])
                     folder = self._current(names, parent)
             if folder is None:
-                raise StorageError(f"{self._root.joinpath(*names)}: it was removed at the same moment")
+                raise StorageError(f"{self._root.joinpath(*names)}: it was removed at the same time")
             folder.users += 1
             return folder
 
@@ -358,7 +358,7 @@ class OpenFolders:
             raise explain(error, self._root) from error
         folder = self.make(space)
         if folder is None:
-            raise StorageError(f"{self._root}: it was removed at the same moment")
+            raise StorageError(f"{self._root}: it was removed at the same time")
         return folder
 
     def close(self) -> None:
@@ -383,7 +383,7 @@ class OpenFolders:
 
     def _stat_root(self) -> os.stat_result | None:
         try:
-            return self._root.stat()  # only the root may be reached through a link
+            return self._root.stat()  # only the root may be a link
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -391,7 +391,7 @@ class OpenFolders:
 
     def _keep(self, names: Names, folder: OpenDirectory) -> KeptFolder:
         cached = self._cache[names] = KeptFolder(folder.fd, folder.path, self._turn)
-        if len(self._cache) > 2 * _MAX_OPEN:  # rarely, because this visits all of them
+        if len(self._cache) > 2 * _MAX_OPEN:  # only rarely, because trimming visits all entries
             inner = [key for key in self._cache if len(key) > 1]
             unused = [key for key in inner if key != names[: len(key)] and not self._cache[key].users]
             for key in unused[: max(0, len(inner) - _MAX_OPEN)]:

@@ -21,12 +21,12 @@ from perstack_filesystem.directories import OpenDirectory, explain, write_all
 _FILE = "entries.jsonl"
 _REMOVED = -1
 _APPEND_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
-_MAX_OUTDATED_LINES = 1000  # outdated lines that never cause a rewrite
+_MAX_OUTDATED_LINES = 1000  # minimum outdated lines for a rewrite
 
-_CHUNK_BYTES = 1 << 24  # bytes per read. Longer than any entry.
+_CHUNK_BYTES = 1 << 24  # bytes per read; longer than any entry
 _LINE = rb"\n(-?[0-9]{1,18}) (%b) ([^\n]*)(?=\n)"
 _ANY = re.compile(_LINE % b"[A-Za-z0-9_-]+")
-_MAX_SEARCHES = 8  # lookups served by a search in the text before all of it is parsed
+_MAX_SEARCHES = 8  # maximum lookups that search the text before all of it is parsed
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -46,7 +46,10 @@ def put_entry(
 
 @contextmanager
 def remove_entry(space: OpenDirectory, job_id: str) -> Generator[None]:
-    """Remove the Job's entry. The caller removes the Job inside this context, in which nobody can put another entry."""
+    """Remove the Job's entry.
+
+    The caller removes the Job inside this context, in which no process can add another entry.
+    """
     if space.stat(_FILE) is None:
         yield
         return
@@ -56,7 +59,7 @@ def remove_entry(space: OpenDirectory, job_id: str) -> Generator[None]:
 
 
 def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
-    # The leading newline ends a line that a crash has cut off.
+    # The leading newline ends a line that a crash may have cut off.
     write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
     if synced:
         sync_data(fd)
@@ -67,7 +70,7 @@ def read_entries(space: OpenDirectory, jobs: Iterable[str], *, may_rewrite: bool
     data = space.read(_FILE) or b""
     entries = _parse(data)
     if may_rewrite and data.count(b"\n\n") > 2 * len(entries) + _MAX_OUTDATED_LINES:
-        with suppress(StorageError):  # the file is readable even if the rewrite fails
+        with suppress(StorageError):  # if the rewrite fails, the old file is still readable
             _compact(space)
     return {job_id: entries[job_id][1] if job_id in entries else b"" for job_id in jobs}
 
@@ -91,7 +94,7 @@ class EntryIndex:
         """Return the entry of one Job and the sequence number it describes; None without one."""
         with self._turn:
             try:
-                self._follow(space)
+                self._read_new_lines(space)
             except OSError as error:
                 raise explain(error, space.path / _FILE) from error
             self._lookup_count += 1
@@ -110,7 +113,7 @@ class EntryIndex:
         self._fd, self._read, self._lookup_count = None, 0, 0
         self._unparsed, self._entries = b"", {}
 
-    def _follow(self, space: OpenDirectory) -> None:
+    def _read_new_lines(self, space: OpenDirectory) -> None:
         status = space.stat(_FILE)
         # The comparison by inode number is safe: no other file can get it while this one is open.
         if (
@@ -165,7 +168,7 @@ def _open(space: OpenDirectory, flags: int, lock: int) -> Generator[int]:
     while True:
         fd = space.open(_FILE, flags)
         if fd is None:
-            raise StorageError(f"{space.path / _FILE}: it was removed while it was rewritten")
+            raise StorageError(f"{space.path / _FILE}: it was removed while it was being rewritten")
         try:
             fcntl.flock(fd, lock)
             if os.fstat(fd).st_nlink:

@@ -22,7 +22,7 @@ _MAX_JOBS = 8
 
 @dataclass(frozen=True, slots=True)
 class SealedJob:
-    """Job of another program, with its events as sealed records."""
+    """A Job of another program, with its events as sealed records."""
 
     foreign_job: ForeignJob = field(default_factory=ForeignJob)
     writer: str = ""  # name of the program, for messages
@@ -35,7 +35,7 @@ _NO_JOB = SealedJob()
 
 
 class ForeignJobs:
-    """Cache of Jobs that other programs wrote. A Job is read again when its files have changed."""
+    """A cache of Jobs that other programs wrote. A Job is read again when its files change."""
 
     def __init__(self, formats: Sequence[JobFormat] = ()) -> None:
         """Read nothing yet; `formats` are tried in order."""
@@ -61,14 +61,14 @@ class ForeignJobs:
                 logs = {run_id: _seal_events(log) for run_id, log in foreign_job.logs.items()}
             except (ValueError, LookupError, ArithmeticError) as error:
                 writer = job_format.writer
-                raise StorageError(f"{runs.path}: not a Job that {writer} can have written ({error})") from error
+                raise StorageError(f"{runs.path}: not a valid Job of {writer} ({error})") from error
             if logs:
                 return SealedJob(foreign_job, job_format.writer, logs)
         return _NO_JOB
 
 
 def _stamp_of(job_id: str, runs: OpenDirectory) -> Stamp:
-    """Return the subdirectories that are not ours with their modification times, which change when more is written."""
+    """Return the other program's subdirectories and their modification times, which change when it writes more."""
     return tuple(
         sorted(
             (entry.name, entry.stat(follow_symlinks=False).st_mtime_ns)

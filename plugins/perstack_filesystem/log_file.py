@@ -1,4 +1,4 @@
-"""Log file of one Run: scanning, verifying and appending."""
+"""The log file of one Run: scan, verify and append."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from perstack_filesystem.directories import explain, write_all
 # Which records a log file holds, and where its valid part ends. A log consists of lines sealed by `core.chain`.
 # Incomplete data is read by these rules:
 #
-# - Bytes after the last newline that are not a whole record are a torn tail: a write that a crash cut short (or the NUL
-#   bytes that a file system leaves in its place). Whole records of that append before them belong to the tail too.
+# - Bytes after the last newline that are not a whole record are a torn tail: a write cut short by a crash (or the NUL
+#   bytes that a file system leaves there). Whole records before them from the same append belong to the tail too.
 # - A whole last record that only lacks its newline counts.
 # - A line with its newline that does not verify is damage, at any position.
 
 ReadAt = Callable[[int, int], bytes]
-"""Function `(length, offset)` that returns at most `length` bytes; empty at the end of the file."""
+"""A function `(length, offset)` that returns at most `length` bytes; empty at the end of the file."""
 
 _MIN_READ_BYTES = 1 << 16
 _MAX_READ_BYTES = 1 << 26
 
 
 class Scan:
-    """Verified records of a log, from the first one up to the scanned position."""
+    """The verified records of a log, from the first record up to the scanned position."""
 
     def __init__(self) -> None:
         self.head: Head = EMPTY_LOG
@@ -45,23 +45,23 @@ class Scan:
 
     @property
     def seq(self) -> int:
-        """Number of verified records."""
+        """The number of verified records."""
         return len(self.ends)
 
     @property
     def end(self) -> int:
-        """Offset after the last verified record and its newline."""
+        """The offset after the last verified record and its newline."""
         return self.ends[-1] if self.ends else 0
 
     @property
     def size(self) -> int:
-        """File size if nothing follows the last verified record."""
+        """The size of a file that ends with the last verified record."""
         return self.end - self.lacks_newline
 
     def advance(self, read_at: ReadAt, place: str, want: int | None = None) -> list[bytes]:
         """Verify records until the log ends or `want` are known. Return the new ones, whole appends only.
 
-        Raises Damaged, naming `place`, for a damaged line before record `want`; the records before it are known then.
+        Raises Damaged, naming `place`, for a damaged line before record `want`; the records before it stay known.
         """
         records: list[bytes] = []
         self.lacks_newline = False
@@ -120,7 +120,7 @@ class Scan:
         return records
 
     def _discard_batch(self) -> list[bytes]:
-        # A damaged line is not a torn tail, so the valid records before it count although their append is incomplete.
+        # A damaged line is not a torn tail, so the valid records before it count, even if their append is incomplete.
         batch = self._batch
         self._commit()
         return batch
@@ -128,17 +128,17 @@ class Scan:
     def _damage(self, place: str, broken: BrokenSeal) -> Damaged:
         return Damaged(
             f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; records before it that can be read: {self.seq}. "
-            "Put the file back from a copy, or delete it from that line on to continue from there",
+            "Restore the file from a copy, or delete that line and all after it to continue from there",
             readable=self.seq,
         )
 
 
 _MIN_TAIL_BYTES = 1 << 17
-_MAX_TAIL_BYTES = 1 << 25  # bytes read from the end of a file to find its last lines: initially, and at most
+_MAX_TAIL_BYTES = 1 << 25  # bytes read from the end of a file to find its last lines: at first, and at most
 
 
 class LogFile:
-    """Open events.jsonl. The cost of an append does not depend on the length of the log."""
+    """An open events.jsonl. The cost of an append does not depend on the length of the log."""
 
     def __init__(self, fd: int, path: Path) -> None:
         """Take ownership of the descriptor `fd`."""
@@ -148,7 +148,7 @@ class LogFile:
         status = os.fstat(fd)
         self._number = (status.st_dev, status.st_ino)
         self._path = path
-        self._name = str(path)  # for `lstat` at each append
+        self._name = str(path)  # the path as text, for `lstat` at each append
         self._scan = Scan()
         self._turn = Lock()
         self._is_read_only = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
@@ -159,7 +159,7 @@ class LogFile:
         try:
             status = os.lstat(self._name)
         except OSError:
-            return True  # opening it again reports the reason
+            return True  # reopening the file reports the reason
         return (status.st_dev, status.st_ino) != self._number
 
     @property
@@ -203,7 +203,7 @@ class LogFile:
                 raise explain(error, self._path) from error
             if scan.seq >= self._scan.seq:
                 self._scan = scan
-            # `new_records` begins after record `known_seq`, and may hold more than wanted: the rest of an append.
+            # `new_records` begins after record `known_seq`, and may hold more than asked for: the rest of an append.
             end = None if want is None else max(0, want - known_seq)
             lines = earlier + new_records[max(0, after - known_seq) : end]
 
@@ -224,7 +224,7 @@ class LogFile:
 
     def append(self, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
         """Append records, durably if `synced`. Raises Damaged, StorageError, and Conflict for another length."""
-        with self.staying_at(expected_seq):
+        with self.locked_at(expected_seq):
             head = head_after(self._scan.head, records, self._name)
             data = b"\n".join((*records, b""))
             try:
@@ -245,12 +245,12 @@ class LogFile:
             raise explain(error, self._path) from error
 
     @contextmanager
-    def staying_at(self, expected_seq: int | None) -> Generator[None]:
+    def locked_at(self, expected_seq: int | None) -> Generator[None]:
         """Lock the log against writers. Raises Conflict if deleted or not of `expected_seq` records (None: any)."""
         with self._turn:
             try:
                 if self._is_read_only:
-                    raise PermissionError(errno.EACCES, "it may only be read")
+                    raise PermissionError(errno.EACCES, "it is read-only")
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
                 try:
                     self._catch_up(expected_seq)
@@ -261,9 +261,9 @@ class LogFile:
                 raise explain(error, self._path) from error
 
     @contextmanager
-    def staying(self) -> Generator[list[bytes]]:
+    def locked(self) -> Generator[list[bytes]]:
         """Lock the log against other writers and yield all records. Raises Damaged, and Conflict if it was deleted."""
-        with self.staying_at(None):
+        with self.locked_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
 
     def _catch_up(self, expected_seq: int | None) -> None:

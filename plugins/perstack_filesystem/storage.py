@@ -9,10 +9,10 @@
 {root}/.blobs/{ab}/{sha256}                        blobs that Jobs share, as hard links
 {root}/jobs/entries.jsonl                          index entry of each Job (cache); created when needed
 {root}/.programs/{mark}                            running program and its owner
-{root}/origin.json                                 the host's proof of whose state this is
-{root}/.origins/{space}.{jobId}                    the host's proofs of who began each log
+{root}/origin.json                                 the host's proof that this installation made the state
+{root}/.origins/{space}.{jobId}                    the host's proofs that it began each log
 
-Another namespace has its own directory in place of `jobs`.
+Another namespace has its own directory instead of `jobs`.
 
 Every path is opened through directory handles without following links (`directories`). Logs are verified and appended
 to by `log_file`, under an exclusive flock and fsynced; a new log file is created complete and renamed into place. Slow
@@ -96,7 +96,7 @@ _KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
 
 
 def size_of_job(jobs_folder: OpenDirectory, job_id: str) -> JobSize:
-    """Return the size of a Job's files without following links. Files that vanish meanwhile count 0."""
+    """Return the size of a Job's files without following links. Files that vanish during this count 0."""
     sizes = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
     for path, size in _files(jobs_folder, job_id):
         top, _, rest = path.partition("/")
@@ -145,7 +145,7 @@ _MAX_OPEN_LOGS = 100
 
 
 class FilesystemStorage(BlobFolders, Storage):
-    """Jobs as directories, also of programs that wrote one of `formats`. Several processes may use one root."""
+    """Jobs as directories, including Jobs that other programs wrote in one of `formats`. Processes may share a root."""
 
     keeps_copies = True
 
@@ -160,7 +160,7 @@ class FilesystemStorage(BlobFolders, Storage):
     ) -> None:
         """Open nothing yet; `folders` is the directory cache of another namespace of this root.
 
-        `is_evidence`: reading does not rewrite an index.
+        With `is_evidence` reading rewrites no index.
         """
         super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
@@ -291,7 +291,7 @@ class FilesystemStorage(BlobFolders, Storage):
                 self._pace.add(time.perf_counter() - began)
 
     def _removed(self, ref: RunRef) -> StorageError:
-        return StorageError(f"{self._log_path(ref)}: it was removed while it was written to")
+        return StorageError(f"{self._log_path(ref)}: it was removed while it was being written")
 
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -320,14 +320,14 @@ class FilesystemStorage(BlobFolders, Storage):
     def _redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         log = self._use(ref)
         if log is None:
-            raise NotFound(f"{self._log_path(ref)}: there is no such log of this host's own")
+            raise NotFound(f"{self._log_path(ref)}: this host has written no such log")
         try:
-            with log.staying() as records, ExitStack() as opened:
+            with log.locked() as records, ExitStack() as opened:
                 check_redaction(records, seq, record, str(self._log_path(ref)))
                 folder = self._find(opened, ref.job_id, "runs", ref.run_id)
                 if folder is None:
                     raise self._removed(ref)
-                # A new file: a process that has the old one open notices the deletion and opens this one.
+                # Create a new file: a process that has the old one open notices the deletion and opens this one.
                 folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
                 folder.sync()
         finally:
@@ -356,7 +356,7 @@ class FilesystemStorage(BlobFolders, Storage):
                 return summaries
             for name in job_names(jobs_folder):
                 summaries[name] = b""
-                with suppress(StorageError):  # an unreadable one must not hide the others
+                with suppress(StorageError):  # an unreadable summary must not hide the others
                     summaries[name] = read_below(jobs_folder, name, _SUMMARY) or b""
         return summaries
 
@@ -376,7 +376,7 @@ class FilesystemStorage(BlobFolders, Storage):
             return True
         ref, head = expected
         with ExitStack() as opened:
-            # Opened by name: a cached log may belong to a Job that is being removed.
+            # Open it by name: a cached log may belong to a Job that is being removed.
             folder = self._find(opened, ref.job_id, "runs", ref.run_id)
             log = None if folder is None else folder.read(_LOG)
         return log is not None and any(ends_at(line, head) for line in reversed(log.splitlines()))
@@ -446,8 +446,8 @@ class FilesystemStorage(BlobFolders, Storage):
             if folder is None:
                 return Page(())
             names = [entry.name for entry in folder.entries() if entry.name.endswith(".json")]
-            # Checkpoint ids of other programs have other forms; those checkpoints are derived from events, as lost ones
-            # are.
+            # Skip ids of other forms, written by other programs: these checkpoints are derived from events, like lost
+            # ones.
             ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
@@ -468,11 +468,11 @@ class FilesystemStorage(BlobFolders, Storage):
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
-            raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; put it back from a copy")
+            raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; restore it from a copy")
         return data
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Leave out index entries: their file belongs to all Jobs."""
+        """Return the sizes without index entries, whose file belongs to all Jobs."""
         with ExitStack() as opened:
             jobs_folder = self._jobs(opened)
             if jobs_folder is None:
@@ -486,7 +486,7 @@ class FilesystemStorage(BlobFolders, Storage):
         return await asyncio.to_thread(size_of_all, self._root)
 
     async def erase_traces(self, job_id: str) -> None:
-        """Remove this Job's temporary files of interrupted writes."""
+        """Remove temporary files that interrupted writes of this Job left."""
         with ExitStack() as opened:
             await asyncio.to_thread(remove_unfinished, self._job(opened, job_id))
 
@@ -515,8 +515,9 @@ class FilesystemStorage(BlobFolders, Storage):
                 if jobs_folder is None:
                     raise no_job(job_id, self._root)
                 if expected is not None:
-                    opened.enter_context(self._staying_at(*expected))
-                check_removable(self._job(opened, job_id))  # so that an error leaves the Job whole
+                    opened.enter_context(self._locked_at(*expected))
+                # before the rename, so that an error leaves the Job complete
+                check_removable(self._job(opened, job_id))
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
                 deleted_name = f"{_DELETED_PREFIX}{job_id}.{time.time_ns()}"
@@ -526,11 +527,11 @@ class FilesystemStorage(BlobFolders, Storage):
                 try:
                     self._remove(jobs_folder, deleted_name)
                 except StorageError:
-                    # A Job whose files stay must be listed, so that a person finds them.
+                    # Files that could not be removed must stay listed as a Job, so that a person finds them.
                     jobs_folder.rename(deleted_name, job_id)
                     raise
                 for entry in jobs_folder.entries():
-                    if entry.name.startswith(_DELETED_PREFIX):  # the remains of an interrupted deletion
+                    if entry.name.startswith(_DELETED_PREFIX):  # remove what an interrupted deletion left
                         with suppress(StorageError):
                             self._remove(jobs_folder, entry.name)
         with self._turn:
@@ -540,10 +541,10 @@ class FilesystemStorage(BlobFolders, Storage):
     def _remove(self, jobs_folder: OpenDirectory, doomed: str) -> None:
         job_folder = jobs_folder.find(doomed)
         if job_folder is not None:
-            with job_folder, suppress(StorageError):  # a link in place of the blobs, which goes with the Job
+            with job_folder, suppress(StorageError):  # a link instead of the blobs directory is removed with the Job
                 self._free_blobs(job_folder)
         try:
-            shutil.rmtree(doomed, dir_fd=jobs_folder.fd)  # removes links, pipes and sockets themselves
+            shutil.rmtree(doomed, dir_fd=jobs_folder.fd)  # removes a link, pipe or socket itself, not what it leads to
         except OSError as error:
             raise explain(error, jobs_folder.path / (error.filename or doomed)) from error
 
@@ -613,12 +614,12 @@ class FilesystemStorage(BlobFolders, Storage):
         return True
 
     @contextmanager
-    def _staying_at(self, ref: RunRef, expected_seq: int) -> Generator[None]:
+    def _locked_at(self, ref: RunRef, expected_seq: int) -> Generator[None]:
         log = self._use(ref)
         if log is None:
             raise stale_writer(str(self._log_path(ref)), expected_seq, 0)
         try:
-            with log.staying_at(expected_seq):
+            with log.locked_at(expected_seq):
                 yield
         finally:
             self._leave(log)
@@ -631,7 +632,7 @@ class FilesystemStorage(BlobFolders, Storage):
             if jobs_folder is None:
                 return None
             for name in job_names(jobs_folder) if job_id is None else (job_id,):
-                # Skip a Job without the file: otherwise this would read everything that other programs wrote.
+                # Skip Jobs without that file: otherwise this would read every Job that other programs wrote.
                 if job_id is None and jobs_folder.stat(f"{name}/{file}") is None:
                     continue
                 runs = self._find(opened, name, "runs")

@@ -62,7 +62,7 @@ class GoogleProvider(HttpProvider):
 
     @override
     def classified(self, error: ProviderError) -> ProviderError:
-        # Google sends status 400 for a wrong key
+        # Google replies with status 400 to an invalid key
         if error.status_code != 400 or "api key" not in str(error).lower():
             return error
         return ProviderError(str(error), name="Authentication", status_code=400)

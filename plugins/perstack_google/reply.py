@@ -52,7 +52,7 @@ from perstack.ports.provider import Delta, Generation
 from perstack_google.request import VENDOR
 
 _CALL_LAYERS = 7  # nesting levels of an event down to its calls: candidates, content, parts, functionCall
-_MAX_DIGITS = 4_000  # digits of an integer that are parsed; `int` accepts 4,300 at most
+_MAX_DIGITS = 4_000  # maximum digits of an integer that are parsed; `int` accepts at most 4,300
 
 
 class _FunctionCall(Wire):
@@ -92,7 +92,7 @@ class _Grounding(Wire):
 
     @property
     def lines(self) -> list[str]:
-        """The title and address of each page."""
+        """The title and address of each page that was found."""
         pages = (chunk.web for chunk in self.chunks or () if chunk.web is not None)
         return [f"{page.title} {page.uri}".strip() for page in pages]
 
@@ -170,7 +170,7 @@ class GeminiDecoder:
     """
 
     def __init__(self, on_delta: Callable[[Delta], None], *, bills_queries: bool = True) -> None:
-        """Pass each piece of text to `on_delta`. `bills_queries` false: all searches of a reply are charged as one."""
+        """Pass each piece of text to `on_delta`. Without `bills_queries` all searches of a reply are charged as one."""
         self._on_delta = on_delta
         self._bills_queries = bills_queries
         self._grounding = _Grounding()
@@ -207,7 +207,7 @@ class GeminiDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""
         if not self._is_whole and not self._has_mark:
-            raise stream_interrupted("no finishReason came")
+            raise stream_interrupted("there was no finishReason")
         if self._ending is None and self._blocked:
             text = f"The prompt was blocked by Google: {self._blocked}"
             return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")
@@ -223,12 +223,12 @@ class GeminiDecoder:
                 for part in _to_parts(piece, texts.end()):
                     collector.part(part)
         reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
-        check_end(ending.finish_reason, _FINISH, reply.contents, has_mark=True, wanted="no finishReason came")
+        check_end(ending.finish_reason, _FINISH, reply.contents, has_mark=True, wanted="there was no finishReason")
         reason = _FINISH.get(ending.finish_reason, "other")
         return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
 
     def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
-        """Add the uses that the API tells in metadata only: there is nothing to send back of them."""
+        """Add the uses of tools that the API reports only in metadata, and that are not sent back."""
         tool_names = {part.tool_name for part in parts if isinstance(part, ProviderToolPart)}
         uses: list[ReplyPart] = []
         queries, pages = self._grounding.queries or [], self._read.pages or []
@@ -260,7 +260,7 @@ class GeminiDecoder:
         return self._ending is not None or bool(self._blocked)
 
     def _add_candidate(self, candidate: _Candidate) -> bool:
-        """Add the parts of a candidate. Return False if it brings nothing."""
+        """Add the parts of a candidate. Return False if it has none."""
         has_more = False
         for part in (candidate.content or _Content()).parts or ():
             if self._continues(part):
@@ -315,7 +315,7 @@ def _read(data: str) -> _GenerateContentResponse:
 
 
 def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
-    """Parse an event without unstorable arguments: its usage was paid for. None if those are not the cause."""
+    """Parse an event without unstorable arguments: its usage was paid for. None if these are not the cause."""
     try:
         event: JsonValue = json.loads(data, parse_int=_parse_integer)
     except (ValueError, RecursionError):

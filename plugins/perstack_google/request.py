@@ -62,7 +62,7 @@ class GoogleSettings(EndpointSettings):
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "level"] | None = None
-    """Form of the model's reasoning budget: a number of tokens, or a level. None: by its name."""
+    """Form of the model's reasoning budget: a number of tokens, or a level. None: decided by the model's name."""
 
 
 _LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
@@ -116,10 +116,10 @@ def _level(model: str, budget: ReasoningBudget) -> str:
     return level
 
 
-VENDOR = "google"  # key of this vendor's opaque parts, which are sent to no other vendor
+VENDOR = "google"  # key of this vendor's opaque parts, which no other vendor is sent
 
 UNSIGNED = "skip_thought_signature_validator"
-"""Value that Google accepts in place of a signature for a call that another vendor's model made."""
+"""Value that Google accepts instead of a signature for a call by another vendor's model."""
 
 _BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecution": "codeExecution"}
 """Fields of the API's tools. Source: Gemini API, «Using tools», «Combine built-in tools and function calling».
@@ -138,7 +138,9 @@ def encode(
     *,
     with_ids: bool = True,
 ) -> bytes:
-    """Encode the body of `:streamGenerateContent`. `blobs` need only contain what `contents_of` lacks.
+    """Encode the body of `:streamGenerateContent`.
+
+    `blobs` has the blobs of the messages that `contents_of` has not encoded yet.
 
     Without ids, calls and results are matched by their order.
     """
@@ -180,7 +182,7 @@ def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
         tools.append({"functionDeclarations": declarations})
     if declarations and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
-    if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
+    if request.provider_tools and request.allow_tools:  # no mode forbids the use of built-in tools
         for tool in request.provider_tools:
             field: JsonObject = {_BUILT_IN[tool.name]: {}}
             tools.append(field)

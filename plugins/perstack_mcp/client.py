@@ -60,7 +60,7 @@ from perstack_mcp.session_renewal import SessionRenewal, is_lost_session
 from perstack_mcp.tool_list import ToolList
 from perstack_mcp.tool_repairs import OutputSchemas
 
-MAX_SHOWN_CHARS = 30_000  # characters of text that the model sees at once
+MAX_SHOWN_CHARS = 30_000  # maximum characters of text that the model sees at once
 
 _UNTYPED = "application/octet-stream"
 
@@ -97,12 +97,12 @@ async def _convert_embedded(block: EmbeddedResource, blobs: BlobStore) -> Result
 async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -> ResultContent:
     content = _decoded(data)
     if content is None:
-        return TextPart(text=f"[{mime_type}: the server sent it in what is not base64]")
+        return TextPart(text=f"[{mime_type}: the server sent data that is not base64]")
     return BlobPart(sha256=await blobs.put(content), mime_type=mime_type, size=len(content), name=name)
 
 
 def _decoded(data: str) -> bytes | None:
-    """Return the bytes of base64; also in lines, in the alphabet of addresses, or without its padding."""
+    """Return the bytes of base64, also with line breaks, in the URL alphabet, or without padding; None if invalid."""
     try:
         return b64decode(data, validate=True)
     except ValueError:
@@ -117,7 +117,7 @@ _URL_ALPHABET = str.maketrans("-_", "+/")
 
 
 def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
-    """Return whether a text repeats the structured output, which servers add for older clients."""
+    """Return whether one of the texts repeats the structured output, as servers do for older clients."""
     same = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         # how servers wrap a value that is not an object: {"result": …}, {"content": …}
@@ -138,7 +138,7 @@ async def _shorten(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[Re
     lengths = sorted(len(part.text) for part in parts if isinstance(part, TextPart))
     share = MAX_SHOWN_CHARS
     for place, length in enumerate(lengths):
-        # space that short texts leave is shared among the longer ones
+        # room that short texts leave is shared among the longer texts
         share = max((MAX_SHOWN_CHARS - sum(lengths[:place])) // (len(lengths) - place), 0)
         if length > share:
             break
@@ -157,7 +157,7 @@ async def _cut_part(part: ResultContent, share: int, blobs: BlobStore) -> Result
 _PERSTACK = Implementation(name="perstack", version=version("perstack"))
 
 for _name in ("mcp", "client"):
-    # The SDK logs with tracebacks what it also raises; Python prints that if no handler is configured.
+    # The SDK logs the errors that it raises, with tracebacks, which Python prints if no handler is configured.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
@@ -197,43 +197,43 @@ class McpClient:
     async def call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
-        A call that is made again with answers runs while no other such call does: its questions find their answers.
+        Calls that are repeated with answers run one at a time. The server repeats its questions then, and over a pipe
+        they name no call: run together, one call could get the answer that a person gave to another.
         """
         async with self._turn if tool_call.answers and tool_call.key not in self._held else nullcontext():
             return await self._attempt(tool_call, idle)
 
     async def _attempt(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
-        one = self._held.pop(tool_call.key, None)
-        if one is None or not one.resume(tool_call):
-            if one is not None:
-                await self._end(one)
-            one = PendingCall(tool_call, idle)
-        with self._calls.register(one):
+        pending = self._held.pop(tool_call.key, None)
+        if pending is None or not pending.resume(tool_call):
+            if pending is not None:
+                await self._end(pending)
+            pending = PendingCall(tool_call, idle)
+        with self._calls.register(pending):
             try:
-                async with one.limit:
-                    return await self._await_result(one)
+                async with pending.limit:
+                    return await self._await_result(pending)
             except TimeoutError as error:
-                if not one.limit.expired():
+                if not pending.limit.expired():
                     raise
                 raise SkillError(
-                    f"{tool_call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled,"
-                    " and may"
-                    " have had its effect; a longer `timeout` of the skill would wait longer"
+                    f"{tool_call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled;"
+                    " it may have had its effect. A longer `timeout` of the skill waits longer"
                 ) from error
 
-    async def _await_result(self, one: PendingCall) -> ToolResult | Question:
-        work = one.work = one.work or asyncio.create_task(self._send(one))
+    async def _await_result(self, pending: PendingCall) -> ToolResult | Question:
+        work = pending.work = pending.work or asyncio.create_task(self._send(pending))
         try:
-            both: set[asyncio.Future[Any]] = {work, one.asked}
+            both: set[asyncio.Future[Any]] = {work, pending.asked}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work
-            one.is_held = True
-            self._held[one.tool_call.key] = one
-            work.add_done_callback(lambda done: self._calls.hand_over())
-            return one.asked.result().question
+            pending.is_held = True
+            self._held[pending.tool_call.key] = pending
+            work.add_done_callback(lambda done: self._calls.reassign_question())
+            return pending.asked.result().question
         finally:
-            if not work.done() and not one.is_held:
+            if not work.done() and not pending.is_held:
                 # the SDK notifies the server
                 work.cancel()
                 await asyncio.wait({work})
@@ -242,61 +242,62 @@ class McpClient:
         """Cancel the calls that wait for an answer, before the connection is closed."""
         await asyncio.gather(*map(self._end, self._held.values()))
 
-    async def _end(self, one: PendingCall) -> None:
-        await one.end()
-        self._calls.drop(one)
+    async def _end(self, pending: PendingCall) -> None:
+        await pending.end()
+        self._calls.drop(pending)
 
-    async def _send(self, one: PendingCall) -> ToolResult | Question:
-        tool_call = one.tool_call
-        # `one.call` is another once the question of this call is answered; nobody watches while it waits
-        show = RateLimitedOutput(lambda line: None if one.is_held else one.tool_call.on_progress(line))
+    async def _send(self, pending: PendingCall) -> ToolResult | Question:
+        tool_call = pending.tool_call
+        # `pending.tool_call` is replaced when the call is repeated with an answer; while it waits nobody watches
+        # progress
+        show = RateLimitedOutput(lambda line: None if pending.is_held else pending.tool_call.on_progress(line))
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            one.on_activity()
+            pending.on_activity()
             of = "" if total is None else f"/{total:g}"
             show(f"{tool_call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
         meta = cast("RequestParamsMeta", {CALL_KEY: tool_call.key})
         request = partial(self._client.call_tool, progress_callback=on_progress, meta=meta)
         try:
-            result = await self._in_session(one, partial(request, tool_call.tool_name, dict(tool_call.args)))
+            result = await self._in_session(pending, partial(request, tool_call.tool_name, dict(tool_call.args)))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and self._leave.is_set():
                 raise ServerEnded from error
             if error.code == CONNECTION_CLOSED or error.error.data == BROKEN:
                 raise SkillError(
-                    f"{tool_call.tool_name}: {describe(error)}: the call may have had its effect, and is not repeated"
+                    f"{tool_call.tool_name}: {describe(error)}: the call may have had its effect, and was not repeated"
                 ) from error
             if error.error.data in (LOST_SESSION, NOT_SENT):
                 raise SkillError(f"{tool_call.tool_name}: {describe(error)}: the call was not made") from error
-            tool_question = required_question(error, one)
+            tool_question = required_question(error, pending)
             if tool_question is not None:
                 return tool_question
             raise SkillError(f"{tool_call.tool_name}: {describe(error)}") from error
         except (RuntimeError, ValidationError) as error:
-            raise SkillError(
-                f"{tool_call.tool_name}: the server's answer is not as it should be: {_describe(error)}"
-            ) from error
+            raise SkillError(f"{tool_call.tool_name}: the server's answer is invalid: {_describe(error)}") from error
         problem = await self._outputs.problem(tool_call.tool_name, result)
         if problem is not None:
-            # what the tool has done counts, and its text is what the model needs
+            # not an error: the tool has done its work, and the model needs its text
             self._show(f"({tool_call.tool_name}: {problem})")
-        return await result_of(result, one.tool_call.blobs)
+        return await result_of(result, pending.tool_call.blobs)
 
-    async def _in_session(self, one: PendingCall, request: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
-        """Make a call; once more in a new session where the server has refused it because it lost the session.
+    async def _in_session(
+        self, pending: PendingCall, request: Callable[[], Awaitable[CallToolResult]]
+    ) -> CallToolResult:
+        """Make a call; if the server refuses it because it lost the session, repeat it once in a new session.
 
-        Not if the call has shown a sign of life, so that it was executed after all, and not if its tool is another one
-        now, which nobody has decided about.
+        Raises SkillError instead if the call has shown a sign of life, so that it may have had its effect, or if the
+        tool's definition has changed, so that the decision to allow the call no longer applies.
         """
-        name, before = one.tool_call.tool_name, self._sessions.count
+        name, before = pending.tool_call.tool_name, self._sessions.count
         known = self._listing.spec_of(name)
         try:
             return await request()
         except MCPError as error:
             if not is_lost_session(error):
                 raise
-            if one.has_reacted:
+            if pending.has_reacted:
                 raise SkillError(
                     f"{name}: the server has lost its session during the call, which may have had its effect and is"
                     " not repeated"
@@ -327,7 +328,7 @@ async def connect(
 ) -> None:
     """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError.
 
-    Connecting may take `patience` seconds, which the caller watches.
+    The caller limits connecting to `patience` seconds.
     """
     attempts = server.attempts()
     refusals: list[str] = []
@@ -350,12 +351,12 @@ def _describe(error: BaseException) -> str:
     found = root_cause(error)
     if isinstance(found, ValidationError):
         first = found.errors(include_url=False, include_input=False)[0]
-        return f"its answer is not one of MCP: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return f"its answer is not an MCP message: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     if _is_fault(found):
-        return f"a fault of perstack or of the MCP SDK, {type(found).__name__}: {describe(error)}"
+        return f"an error in perstack or the MCP SDK, {type(found).__name__}: {describe(error)}"
     if not isinstance(found, httpx2.ConnectError):
         return describe(error)
-    return f"nobody answers at {found.request.url.netloc.decode()} ({describe(error)})"
+    return f"there is no answer from {found.request.url.netloc.decode()} ({describe(error)})"
 
 
 _REFUSALS = (
@@ -377,7 +378,7 @@ An unknown version is a RuntimeError, an invalid body a ValidationError.
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether another attempt may succeed, as a server declined this one. False for errors of our code."""
+    """Return whether another attempt may succeed, since the server declined this one. False for errors in our code."""
     found = root_cause(error)
     is_closed = isinstance(found, MCPError) and found.code == CONNECTION_CLOSED
     return isinstance(found, _REFUSALS) and not _is_fault(found) and not is_closed

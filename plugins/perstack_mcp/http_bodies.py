@@ -1,8 +1,8 @@
 """Bodies of a server's HTTP responses, repaired before the SDK parses them: JSON, events, and refusals.
 
-The SDK takes a body by its declared type alone, ends a call at the first event that is no message, and loses the text
-of a refusal. Here the first bytes say what a body is, what is no message is passed over, and each refusal is an error
-with the server's words.
+The SDK trusts a body's declared type, ends a call at the first event that is not a message, and loses the text of a
+refusal. Here the first bytes determine the type, events that are not messages are skipped, and each refusal becomes an
+error with the server's words.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _NOT_FOUND = 404
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_MAX_BODY_BYTES = 64 << 20  # bytes of a JSON body, or of one event
+_MAX_BODY_BYTES = 64 << 20  # maximum bytes of a JSON body, or of one event
 _MAX_REFUSAL_BYTES = 64 << 10
-_MAX_EXCERPT_BYTES = 8 << 10  # bytes of a page in which words are looked for
+_MAX_EXCERPT_BYTES = 8 << 10  # bytes of an HTML page that are searched for text
 _MAX_REFUSAL_CHARS = 300
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
@@ -38,7 +38,7 @@ _TAGS = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECA
 
 
 class _Body(httpx2.AsyncByteStream):
-    """Repaired body of a response, which is closed with it."""
+    """The repaired body of a response. Closing it closes the response."""
 
     def __init__(self, response: httpx2.Response, pieces: AsyncIterator[bytes]) -> None:
         self._response = response
@@ -69,13 +69,13 @@ def _with_body(response: httpx2.Response, kind: str, pieces: AsyncIterator[bytes
 
 
 async def repaired_answer(response: httpx2.Response, request_id: int | str, shown: ShownOnce) -> httpx2.Response:
-    """Return a successful response to a request with a body that the SDK takes."""
+    """Return a successful response with a body that the SDK accepts."""
     declared = _media_type(response)
     pieces = response.aiter_bytes()
     first = await _first_bytes(pieces)
     kind = _kind_of(first) or declared
     if declared and kind != declared:
-        shown("an odd response was repaired", [f"its type is {declared[:60]}"])
+        shown("an invalid response was repaired", [f"its type is {declared[:60]}"])
     body = _chained(first, pieces)
     if kind == _EVENTS:
         return _with_body(response, _EVENTS, _repaired_events(body, request_id, shown))
@@ -88,12 +88,12 @@ async def repaired_answer(response: httpx2.Response, request_id: int | str, show
         messages = _messages_of(text, request_id, shown)
         if messages:
             return _with_messages(response, messages)
-        problem = f"its answer is no message of MCP: {_excerpt(text)}"
+        problem = f"its answer is not an MCP message: {_excerpt(text)}"
     return _with_messages(response, [_error(request_id, PARSE_ERROR, problem)])
 
 
 def repaired_stream(response: httpx2.Response, shown: ShownOnce) -> httpx2.Response:
-    """Return a stream of server-sent events with only the events that the SDK takes."""
+    """Return a stream of server-sent events with only the events that the SDK accepts."""
     if _media_type(response) != _EVENTS:
         return response
     return _with_body(response, _EVENTS, _repaired_events(response.aiter_bytes(), None, shown))
@@ -111,15 +111,15 @@ async def read_refusal(response: httpx2.Response) -> bytes:
 
 
 def refusal(response: httpx2.Response, text: bytes, request_id: int | str, shown: ShownOnce) -> httpx2.Response:
-    """Return an error of MCP for a refused request, with the server's words."""
+    """Return an MCP error for a refused request, with the server's words."""
     messages = [one for one in _messages_of(text, request_id, shown) if "error" in one]
     if not messages:
-        # without a session it says that the server does not know the method
+        # without a session, 404 means that the server does not know the method
         is_unknown = response.status_code == _NOT_FOUND and SESSION_ID not in response.request.headers
-        said = " ".join(part for part in (f"HTTP {response.status_code}", response.reason_phrase) if part)
+        answer = " ".join(part for part in (f"HTTP {response.status_code}", response.reason_phrase) if part)
         words = _excerpt(text)
         code = METHOD_NOT_FOUND if is_unknown else INTERNAL_ERROR
-        messages = [_error(request_id, code, f"the server answers {said}{f': {words}' if words else ''}")]
+        messages = [_error(request_id, code, f"the server answers {answer}{f': {words}' if words else ''}")]
     return _with_messages(response, messages[:1])
 
 
@@ -144,7 +144,7 @@ async def _once(body: bytes) -> AsyncGenerator[bytes]:
     yield body
 
 
-# What a body is.
+# The type of a body.
 
 
 def _media_type(response: httpx2.Response) -> str:
@@ -186,13 +186,13 @@ async def _read(pieces: AsyncIterator[bytes], max_bytes: int) -> bytes | None:
 
 
 def _messages_of(text: bytes, request_id: RequestId, shown: ShownOnce) -> list[JsonObject]:
-    """Return the messages of a text, the answer to the request with its id; none if it has no message."""
+    """Return the messages of a text. Every answer gets the id of the request."""
     found = received_messages(text, request_id)
-    for one in found:
-        if "method" not in one.message and request_id is not None:
-            one.message["id"] = request_id
-        shown("an odd message was repaired", one.notes)
-    return [one.message for one in found]
+    for received in found:
+        if "method" not in received.message and request_id is not None:
+            received.message["id"] = request_id
+        shown("an invalid message was repaired", received.notes)
+    return [received.message for received in found]
 
 
 def _excerpt(text: bytes) -> str:
@@ -213,9 +213,9 @@ async def _repaired_events(
 
 
 async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield events, each with its end; the last one also without. An event that is too large is left to the SDK."""
+    """Yield events, each with its end; the last may have none. An event that is too large is left to the SDK."""
     buffer = bytearray()
-    searched = 0  # bytes of the buffer in which no event ends
+    searched = 0  # bytes of the buffer that have been searched for an end
     is_first = True
     async for piece in pieces:
         buffer += piece
@@ -237,7 +237,7 @@ async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> bytes:
-    """Return an event as the SDK takes it; empty if it is no message."""
+    """Return an event in the form that the SDK accepts; empty if it is not a message."""
     lines = [line for line in _LINE_END.split(block) if line]
     data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
     name = next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"message")
@@ -251,17 +251,19 @@ def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> by
     if not messages:
         return _unreadable(text, request_id, shown, is_cut=is_cut)
     if is_cut:
-        shown("an odd message was repaired", ["its last event is cut"])
+        shown("an invalid message was repaired", ["its last event is cut"])
     if name != b"message":
-        shown("an odd message was repaired", [f"its event is {name[:60].decode('utf-8', 'replace')!r}"])
+        shown("an invalid message was repaired", [f"its event is {name[:60].decode('utf-8', 'replace')!r}"])
     kept = [line for line in lines if line.startswith((b"id:", b"retry:"))]
     return b"".join(line + b"\n" for line in kept) + b"".join(map(_event, messages))
 
 
 def _unreadable(text: bytes, request_id: RequestId, shown: ShownOnce, *, is_cut: bool) -> bytes:
     if is_cut:
-        return b""  # the stream broke off in the middle of it
+        return b""  # the stream ended within the event
     if text.startswith(b"{") and b'"jsonrpc"' in text and request_id is not None:
-        return _event(_error(request_id, PARSE_ERROR, "its message cannot be read: it is no JSON, or too deep"))
-    shown("an event is no message, and is passed over", [f"{text[:60].decode('utf-8', 'replace')!r}"])
+        return _event(
+            _error(request_id, PARSE_ERROR, "its message cannot be read: it is not JSON, or nested too deeply")
+        )
+    shown("an event is not a message and was skipped", [f"{text[:60].decode('utf-8', 'replace')!r}"])
     return b""

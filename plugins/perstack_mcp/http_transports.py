@@ -1,8 +1,8 @@
 """HTTP transports of the SDK on connections to checked addresses.
 
-A name is resolved once, every address is checked, and a checked address is connected to, so a second DNS answer or a
-redirect is checked too. The certificate is still verified against the name. Proxies of the environment would resolve
-names themselves, so none is used unless local addresses are allowed.
+A name is resolved once, every address is checked, and the connection goes to a checked address. So a second DNS answer
+or a redirect is checked too. The certificate is still verified against the name. Proxies of the environment would
+resolve names themselves, so none is used unless local addresses are allowed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def public_addresses(host: str, port: int) -> list[str]:
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise SkillError(f"{host} has no address ({error}): correct `endpoint`, or see to the network") from error
+        raise SkillError(f"{host} cannot be resolved ({error}): correct `endpoint`, or check the network") from error
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     for address in addresses:
         refuse_private(address, host)
@@ -62,14 +62,17 @@ async def public_addresses(host: str, port: int) -> list[str]:
 _CONNECT_TIMEOUT_S = 30.0
 _MAX_EVENT_BYTES = 64 << 20
 
-_READ_TIMEOUT_S = 24 * 3600.0  # seconds; the session limits how long a call may be silent
+_READ_TIMEOUT_S = 24 * 3600.0  # seconds; how long a call may be silent is limited by the session
 
 
 @asynccontextmanager
 async def connect_streamable(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth, show: Callable[[str], None]
 ) -> AsyncGenerator[TransportStreams]:
-    """Connect by streamable HTTP. Later a request that is refused or cannot be sent fails alone."""
+    """Connect by streamable HTTP.
+
+    A later request that is refused or cannot be sent fails without ending the connection.
+    """
     timeout = httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None)
     client = _HttpClient(transport(may_be_local), dict(headers), timeout, auth, ShownOnce(show))
     async with (
@@ -104,7 +107,7 @@ async def sse(
 
 
 def transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
-    """Return the transport that checks addresses; None, for the library's own, if local ones are allowed."""
+    """Return the transport that checks addresses; None for the library's own, if local addresses are allowed."""
     return None if may_be_local else _CheckedTransport()
 
 
@@ -126,9 +129,10 @@ class _EventsClient(httpx2.AsyncClient):
 
 
 class _HttpClient(httpx2.AsyncClient):
-    """HTTP client of one connection, which knows its session and answers in place of a server that does not.
+    """HTTP client of one connection. It keeps the session's id, and turns failed requests into error responses.
 
-    An exception would end the connection with all its calls: once it is made, each failure is an error of its request.
+    An exception would end the connection with all its calls, so after connecting each failure becomes the error
+    response of its own request.
     """
 
     def __init__(
@@ -142,8 +146,8 @@ class _HttpClient(httpx2.AsyncClient):
         super().__init__(headers=headers, timeout=timeout, auth=auth, transport=transport)
         self._shown = shown
         self._session: str | None = None  # id of the current session, if the server gives one
-        self._is_connected = False  # True once a greeting was answered, so that other messages follow
-        self._had_stream = False  # True after a stream of the server's own messages was open
+        self._is_connected = False  # True once a greeting was answered
+        self._had_stream = False  # True once a stream of the server's own messages has been open
 
     async def send(
         self,
@@ -170,7 +174,7 @@ class _HttpClient(httpx2.AsyncClient):
         return await self._take_refusal(response, sent) if response.is_error else response
 
     def _set_session(self, request: httpx2.Request, sent: _SentMessage) -> None:
-        """Send the current session's id, also with what was made before the session began; none in a greeting."""
+        """Set the current session's id, also in a request made before the session began; a greeting gets none."""
         self._is_connected = self._is_connected or (sent.is_message and not sent.is_greeting)
         if sent.is_greeting:
             request.headers.pop(SESSION_ID, None)
@@ -184,7 +188,7 @@ class _HttpClient(httpx2.AsyncClient):
     async def _deliver(
         self, request: httpx2.Request, sent: _SentMessage, send: Callable[[httpx2.Request], Awaitable[httpx2.Response]]
     ) -> httpx2.Response:
-        """Send a request; once connected also to a server that is just starting again, as nothing was sent to it."""
+        """Send a request. After connecting, wait for a server that is restarting: it has not received the request."""
         for wait in _CONNECT_WAITS_S if self._is_connected and sent.is_message else ():
             try:
                 return await send(request)
@@ -206,7 +210,7 @@ class _HttpClient(httpx2.AsyncClient):
             raise error
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             host = request.url.netloc.decode()
-            return _error_response(request, 503, sent, f"nobody answers at {host} ({describe(error)})", NOT_SENT)
+            return _error_response(request, 503, sent, f"there is no answer from {host} ({describe(error)})", NOT_SENT)
         return _error_response(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
 
     def _stream_of(self, response: httpx2.Response) -> httpx2.Response:
@@ -214,8 +218,8 @@ class _HttpClient(httpx2.AsyncClient):
             self._had_stream = True
             return repaired_stream(response, self._shown)
         if response.status_code == _NOT_FOUND and self._had_stream:
-            # Whether the session is lost shows the list, which is asked for on this; once, as many servers have no
-            # stream and say so in this way.
+            # The session may be lost, which a request for the list of tools would show: pretend that the list changed.
+            # Only once, since servers without such a stream also reply 404.
             self._had_stream = False
             changed: JsonObject = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
             return httpx2.Response(
@@ -239,9 +243,7 @@ class _HttpClient(httpx2.AsyncClient):
         text = await read_refusal(response)
         await response.aclose()
         if SESSION_ID in response.request.headers and not sent.is_greeting and _is_lost(response.status_code, text):
-            return _error_response(
-                response.request, 404, sent, "the server does not know the session any more", LOST_SESSION
-            )
+            return _error_response(response.request, 404, sent, "the server no longer knows the session", LOST_SESSION)
         return refusal(response, text, sent.request_id, self._shown)
 
 
@@ -250,7 +252,7 @@ _ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404
 _REVISION = "mcp-protocol-version"
 _EVENT_HEADERS = {"content-type": "text/event-stream"}
 
-_CONNECT_WAITS_S = (0.2, 0.5, 1.0, 2.0)  # waits for a server that is starting again
+_CONNECT_WAITS_S = (0.2, 0.5, 1.0, 2.0)  # waits for a restarting server
 
 _LOST_WORDS = re.compile(
     rb"(no valid|invalid|missing|unknown|expired|unrecognized)\s+(mcp[- ])?session([- ]?id)?\b"
@@ -261,9 +263,9 @@ _LOST_WORDS = re.compile(
 
 
 def _is_lost(status: int, text: bytes) -> bool:
-    """Return whether a refusal of a request with a session says that the session is lost, so nothing was executed.
+    """Return whether a server refused a request because its session is lost, so that nothing was executed.
 
-    By the protocol status 404 does, with any text; status 400 does with the words of known servers.
+    In the protocol status 404 says so, with any text; status 400 says so with the words of known servers.
     """
     if status == _NOT_FOUND:
         return True
@@ -298,7 +300,7 @@ class _SentMessage:
 def _error_response(
     request: httpx2.Request, status: int, sent: _SentMessage, message: str, data: str = ""
 ) -> httpx2.Response:
-    """Return an error of ours in place of an answer."""
+    """Return an error response of our own instead of the server's answer."""
     error: JsonObject = {"code": INVALID_REQUEST, "message": message, **({"data": data} if data else {})}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": sent.request_id, "error": error}, request=request)
 

@@ -1,4 +1,4 @@
-"""Server that is a child process (`mcpStdioSkill`)."""
+"""Local server (`mcpStdioSkill`): a child process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perstack_mcp.server_process import Child, launch_of, run_server
 
 
 class LocalServer:
-    """Child process as a server."""
+    """Local server, connected by the pipes of its process."""
 
     def __init__(self, definition: McpStdioSkill, context: SkillContext) -> None:
         """Prepare the launch. Raises SkillError if a required variable is not set."""
@@ -39,7 +39,7 @@ class LocalServer:
         from perstack_mcp.stdio import streams_of
 
         if self._child is None:
-            raise SkillError("the server is not up")
+            raise SkillError("the server is not running")
         transport = partial(streams_of, self._child)
         if self._protocols.is_stateless(self._launch.argv):
             return [ConnectionAttempt(AUTO, transport)]

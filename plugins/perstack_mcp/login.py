@@ -1,4 +1,4 @@
-"""Login of a person at a server: OAuth's authorization code flow with a browser."""
+"""Interactive login at a server: OAuth's authorization code flow with a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perstack_mcp.stored_login import login_of
 
 
 class PersonalLogin(ProviderLogin):
-    """Authorization code flow with PKCE. `ask` gets the person's address and the state, and returns the callback's."""
+    """Authorization code flow with PKCE. `ask` sends the person to an address and returns the callback."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PersonalLogin(ProviderLogin):
             endpoint,
             ClientMetadata.of(settings, wanted, redirect_uris=[redirect_uri], client_name="Perstack"),
             tokens,
-            self._note,
+            self._remember_url,
             self._answer,
             client_metadata_url=settings.client_id if is_document else None,
         )
@@ -52,16 +52,16 @@ class PersonalLogin(ProviderLogin):
         self._flow_state = provider.context
         self._login = Login(endpoint=endpoint, wanted=wanted)
         self._ask = ask
-        self._place = file
+        self._file = file
         self._url = ""
         self._asked: set[tuple[str, str | None]] = set()
         self.is_done = False
 
-    async def _note(self, url: str) -> None:
+    async def _remember_url(self, url: str) -> None:
         self.check_issuer()
         asked = url.partition("?")[0], self._flow_state.client_metadata.scope
         if asked in self._asked:
-            raise OAuthFlowError("the server does not accept the login that it asked for")
+            raise OAuthFlowError("the server rejects the login that it requested")
         self._asked.add(asked)
         self._url = url
 
@@ -70,8 +70,8 @@ class PersonalLogin(ProviderLogin):
 
     @override
     async def keep(self) -> None:
-        async with self._place.locked():
-            self._place.write(login_of(self._flow_state, self._login, self._settings))
+        async with self._file.locked():
+            self._file.write(login_of(self._flow_state, self._login, self._settings))
         self.is_done = True
 
 
@@ -94,8 +94,8 @@ _MAX_REQUEST_BYTES = 16_384
 _REQUEST_TIMEOUT_S = 10.0  # seconds that a browser may take to send its request
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Perstack</title><p>{}</p>"
-_DONE = "Perstack has got the answer. You may close this window."
-_NOT_IT = "This is not an answer to the login that Perstack waits for."
+_DONE = "Perstack has received the answer. You may close this window."
+_UNEXPECTED = "This is not the answer to the login that Perstack is waiting for."
 
 
 class CallbackServer:
@@ -143,7 +143,7 @@ class CallbackServer:
             (one for known, one in self._waiting.items() if compare_digest(known.encode(), state.encode())), None
         )
         if method != "GET" or target.path != PATH or found is None:
-            return "404 Not Found", _NOT_IT
+            return "404 Not Found", _UNEXPECTED
         if not found.done():
             found.set_result(answer)
         return "200 OK", _DONE
@@ -167,7 +167,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         async def ask(url: str, state: str) -> AuthorizationCodeResult:
             if not definition.allow_local_network and urlsplit(url).scheme != "https":
                 raise SkillError(
-                    f"the server wants a login at an address that is not https://: {url.partition('?')[0]}"
+                    f"the server requests a login at an address that is not https://: {url.partition('?')[0]}"
                 )
             answer = loopback.expect(state)
             await present(url)
@@ -181,12 +181,12 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
             await mcp_session.tools()
         except SkillError as error:
             if auth.is_done:
-                raise SkillError(f"you are logged in, and still: {error}") from error
+                raise SkillError(f"you are logged in, but the connection failed: {error}") from error
             raise
         finally:
             await mcp_session.close()
     if not auth.is_done:
-        raise SkillError(f"skill {name!r} needs no login: its server let us in without one")
+        raise SkillError(f"skill {name!r} needs no login: its server accepts connections without one")
 
 
 async def _await_answer(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
@@ -194,7 +194,7 @@ async def _await_answer(answer: asyncio.Future[dict[str, str]]) -> dict[str, str
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
             return await answer
     except TimeoutError as error:
-        raise SkillError(f"nobody has logged in within {LOGIN_TIMEOUT_S} s") from error
+        raise SkillError(f"there was no login within {LOGIN_TIMEOUT_S} s") from error
 
 
 def _check_answer(answer: dict[str, str]) -> AuthorizationCodeResult:

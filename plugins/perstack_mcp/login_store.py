@@ -23,7 +23,7 @@ _LOCK_TIMEOUT_S = 30.0  # seconds to wait for another process that renews a logi
 
 
 class Login(Record):
-    """Login that is kept between Jobs."""
+    """A login that is kept between Jobs."""
 
     endpoint: str
     tokens: JsonObject = Field(default_factory=dict, repr=False)  # token response (RFC 6749, section 5.1)
@@ -31,11 +31,11 @@ class Login(Record):
     client: JsonObject = Field(default_factory=dict, repr=False)  # registered client (RFC 7591, section 3.2.1)
     server: JsonObject | None = None  # metadata of the authorization server (RFC 8414)
     resource: JsonObject | None = None  # metadata of the server itself (RFC 9728)
-    wanted: str | None = None  # scopes for lack of which a call was refused, to be requested at the next login
+    wanted: str | None = None  # missing scopes for which a call was refused; the next login requests them
 
 
 class Logins:
-    """Logins of a user."""
+    """The logins of a user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ _MAX_BYTES = 8 << 20
 
 
 class LoginFile:
-    """File of one login, which may not exist."""
+    """The file of a login. It may not exist."""
 
     def __init__(self, folder: Path, endpoint: str, name: str) -> None:
         self._folder = folder

@@ -1,7 +1,8 @@
-"""Logins without a person: with the client's secret or private key, or by an identity provider.
+"""Logins without a person: with the client's secret or private key, or through an identity provider.
 
-An identity provider exchanges the token that it gave a person for an identity assertion (RFC 8693), which says that the
-client may act for that person at one authorization server; this one gives the token for it (RFC 7523, SEP-990).
+An identity provider exchanges a person's token for an identity assertion (RFC 8693), which says that the client may act
+for that person at one authorization server. The authorization server exchanges the assertion for an access token (RFC
+7523, SEP-990).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def machine_login(endpoint: str, settings: OAuth, may_be_local: bool) -> Provide
     if settings.flow == "identityAssertion":
         return ProviderLogin(settings, _identity_assertion(endpoint, settings, may_be_local, tokens), tokens)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
+        # without an issuer, the server's authorization server is used
+        warnings.simplefilter("ignore", MCPDeprecationWarning)
         provider = _client_credentials(endpoint, settings, tokens)
     given = provider.context.client_metadata
     provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
@@ -119,7 +121,7 @@ async def _assertion(settings: OAuth, may_be_local: bool, audience: str, resourc
 
 
 class _IdentityAssertion(BaseModel):
-    """Answer of an identity provider to a token exchange (RFC 8693, section 2.2.1)."""
+    """The answer of an identity provider to a token exchange (RFC 8693, section 2.2.1)."""
 
     access_token: Annotated[str, StringConstraints(min_length=1, max_length=_MAX_IDENTITY_BYTES)]
     issued_token_type: Literal["urn:ietf:params:oauth:token-type:id-jag"]
@@ -140,5 +142,7 @@ def _read_identity(path: Path) -> str:
             raise ValueError("it must be an absolute path")
         return read_regular(path, _MAX_IDENTITY_BYTES).decode("ascii").strip()
     except (OSError, ValueError) as error:
-        why = "it is no token" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        why = (
+            "it is not a token" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        )
         raise SkillError(f"`identityFile` {path} cannot be read: {why}") from None

@@ -1,9 +1,9 @@
-"""Repairs of JSON-RPC messages and of a server's greeting that are a little off the protocol. Pure functions.
+"""Repairs of JSON-RPC messages and greetings that deviate slightly from the protocol. Pure functions.
 
-The SDK rejects a message for one wrong field, and what it rejects is lost: a call then waits until its timeout, or a
-server is not connected to at all. So each message is repaired once, before the SDK sees it. Every function returns
-notes, one for each repair, that a person is shown. What is no message is left alone, and so is what would have to be
-guessed: an unknown revision, a server without a name, a `tools` capability that is `true`.
+The SDK rejects a message for one wrong field, and the message is lost: a call then waits until its timeout, or the
+connection fails. So each message is repaired once, before the SDK sees it. Every function returns notes for the person,
+one for each repair. Text that is not a message is left alone, and so is anything that would have to be guessed: an
+unknown revision, a server without a name, a `tools` capability that is `true`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BARE_RESULT = "perstack/bareResult"
 """Key under which a result that is not an object passes the SDK's check of the envelope."""
 
 UNKNOWN_ID = ""
-"""Id of an answer that does not say what it answers."""
+"""Id of an answer that does not name its request."""
 
 _MAX_BATCH = 1_000
 _MAX_ERROR_CHARS = 1_000
@@ -35,14 +35,14 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Message that the SDK takes, with what was repaired in it."""
+    """A message that the SDK accepts, with notes on its repairs."""
 
     message: JsonObject
     notes: tuple[str, ...] = ()
 
 
 def kind_of(value: JsonValue) -> str:
-    """Return the kind of a JSON value, as a note says it."""
+    """Return the kind of a JSON value as text for a note."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     match value:
@@ -56,7 +56,7 @@ def kind_of(value: JsonValue) -> str:
             return "a number"
 
 
-def is_absent(message: JsonObject, key: str) -> str:
+def kind_at(message: JsonObject, key: str) -> str:
     """Return «missing» for an absent key, otherwise the kind of its value."""
     return kind_of(message[key]) if key in message else "missing"
 
@@ -65,9 +65,9 @@ def is_absent(message: JsonObject, key: str) -> str:
 
 
 def received_messages(text: bytes, request_id: int | str | None = None) -> Sequence[Received]:
-    """Return the messages in a text that was received; none if it is no message.
+    """Return the messages in a received text; empty if it is not a message.
 
-    `request_id` is the request that the text answers, where the transport knows it.
+    `request_id` is the request that the text answers; None if the transport does not know it.
     """
     text = text.strip().removeprefix(BOM_UTF8)
     notes: tuple[str, ...] = ()
@@ -82,13 +82,13 @@ def received_messages(text: bytes, request_id: int | str | None = None) -> Seque
         return [] if found is None else [Received(found.message, notes + found.notes)]
     notes += ("its messages come in a list",)
     if len(value) > _MAX_BATCH:
-        notes += (f"its list has more than {_MAX_BATCH} messages: the rest is passed over",)
+        notes += (f"its list has more than {_MAX_BATCH} messages: the rest is ignored",)
     batch = [_repaired_message(one, request_id) for one in value[:_MAX_BATCH]]
     return [Received(one.message, notes + one.notes) for one in batch if one is not None]
 
 
 def _read_damaged(text: bytes) -> JsonValue:
-    """Return the JSON value of a text with halves of characters, bytes that are no UTF-8, or control characters."""
+    """Return the JSON value of a text that contains lone surrogates, invalid UTF-8, or control characters."""
     try:
         value: object = json.loads(text.decode("utf-8", "replace"), strict=False)
         return cast("JsonValue", from_json(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")))
@@ -107,7 +107,7 @@ def _repaired_message(value: JsonValue, request_id: int | str | None) -> Receive
     notes: list[str] = []
     message = dict(value)
     if message.get("jsonrpc") != "2.0":
-        notes.append(f"jsonrpc is {is_absent(message, 'jsonrpc')}")
+        notes.append(f"jsonrpc is {kind_at(message, 'jsonrpc')}")
         message["jsonrpc"] = "2.0"
     if is_answer:
         _repair_answer(message, request_id, notes.append)
@@ -131,7 +131,7 @@ def _repair_answer(message: JsonObject, request_id: int | str | None, note: Note
         note("id is not an integer")
         message["id"] = int(identity)
     elif isinstance(identity, bool) or not isinstance(identity, int | str):
-        note(f"id is {is_absent(message, 'id')}")
+        note(f"id is {kind_at(message, 'id')}")
         message["id"] = UNKNOWN_ID if request_id is None else request_id
     error = message.get("error")
     if error is not None and not (error == {} and "result" in message):
@@ -150,10 +150,10 @@ def _repaired_error(error: JsonValue, note: Note) -> JsonObject:
         return {"code": -32603, "message": str(error)[:_MAX_ERROR_CHARS]}
     code, message = error.get("code"), error.get("message")
     if isinstance(code, bool) or not isinstance(code, int):
-        note(f"error.code is {is_absent(error, 'code')}")
+        note(f"error.code is {kind_at(error, 'code')}")
         code = _integer(code, -32603)
     if not isinstance(message, str):
-        note(f"error.message is {is_absent(error, 'message')}")
+        note(f"error.message is {kind_at(error, 'message')}")
         message = str(error if message is None else message)[:_MAX_ERROR_CHARS]
     return {**error, "code": code, "message": message}
 
@@ -166,21 +166,21 @@ def _integer(value: JsonValue, default: int) -> int:
 
 
 def unwrapped_result(result: JsonObject) -> JsonValue:
-    """Return a result as the server sent it."""
+    """Return a result as the server sent it, without the object that `received_messages` wrapped around it."""
     return result.get(BARE_RESULT, cast("JsonValue", result))
 
 
 # Greetings: the answers to `initialize` and to `server/discover`.
 
-_REVISIONS = {"2024-10-07": "2024-11-05"}  # revision as which an early one is read: its lists and results do not differ
+_REVISIONS = {"2024-10-07": "2024-11-05"}  # revision used for earlier ones, whose lists and results are the same
 
 
 def repaired_greeting(result: JsonObject) -> tuple[JsonObject, Sequence[str]]:
-    """Return the answer to `initialize` or `server/discover`, with what was repaired in it."""
+    """Return the repaired answer to `initialize` or `server/discover`, and notes on the repairs."""
     notes: list[str] = []
     greeting = dict(result)
     if not greeting.get("capabilities") and greeting.get("capabilities") != {}:
-        notes.append(f"capabilities is {is_absent(greeting, 'capabilities')}")
+        notes.append(f"capabilities is {kind_at(greeting, 'capabilities')}")
         greeting["capabilities"] = {}
     if isinstance(greeting.get("capabilities"), dict):
         greeting["capabilities"] = _repaired_capabilities(cast("JsonObject", greeting["capabilities"]), notes.append)
@@ -204,9 +204,9 @@ _FRESHNESS: JsonObject = {"resultType": "complete", "ttlMs": 0, "cacheScope": "p
 
 
 def add_freshness(result: JsonObject) -> Sequence[str]:
-    """Add what the stateless revisions require about the age of a result where it is missing: it is never kept."""
+    """Add the missing fields about a result's age that stateless revisions require; nothing here caches results."""
     wrong = [key for key, value in _FRESHNESS.items() if type(result.get(key)) is not type(value)]
-    notes = [f"{key} is {is_absent(result, key)}" for key in wrong]
+    notes = [f"{key} is {kind_at(result, key)}" for key in wrong]
     result.update({key: _FRESHNESS[key] for key in wrong})
     return notes
 
@@ -224,7 +224,7 @@ def _capabilities(capabilities: JsonObject, note: Note) -> Iterator[tuple[str, J
         elif isinstance(value, dict):
             yield name, dict(_flags(name, value, note))
         elif name == "tools" and value is not None:
-            yield name, value  # refused by the SDK: what it means is not known
+            yield name, value  # leave it for the SDK to refuse: its meaning is unknown
         elif value is not None:
             note(f"capabilities.{name} is {kind_of(value)}")
 

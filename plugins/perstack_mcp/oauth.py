@@ -1,8 +1,8 @@
 """OAuth authorization of HTTP requests, with tokens from the SDK's providers.
 
-A provider of the SDK holds its lock while the request itself runs, so calls would wait for one another, and it takes
-any stored token for valid. So the two kinds of authorization here send requests themselves, and use a provider only to
-get a token: `TokenFlow` runs its flow up to where it would send the request with a new token.
+A provider of the SDK holds its lock while the request itself runs, so calls would wait for one another, and it treats
+any stored token as valid. So the two kinds of authorization here send requests themselves and use a provider only to
+get a token: `TokenFlow` runs its flow until it would send the request with a new token.
 
 - `ProviderLogin` has a provider for the whole connection, and keeps its tokens in memory.
 - `stored_login.StoredLogin` has the tokens of a person's login, which outlive the process. It renews them under a lock
@@ -48,17 +48,17 @@ def _is_not_logged(record: logging.LogRecord) -> bool:
     return False
 
 
-# The SDK logs what it also raises, and the text may contain a token.
+# The SDK logs the errors that it raises, and their text may contain a token.
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
-AUTHORIZATION_TIMEOUT_S = 30.0  # seconds that an authorization server may take to answer
+AUTHORIZATION_TIMEOUT_S = 30.0  # maximum seconds for an answer of an authorization server
 
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
 Provider = OAuthClientProvider | IdentityAssertionOAuthProvider
 
 
 class GivenHeaders(httpx2.Auth):
-    """Authorization with the `Authorization` header of the definition only."""
+    """Authorization by only the `Authorization` header of the definition."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
         """Send the request. Raises Unauthorized if the server answers 401."""
@@ -67,9 +67,9 @@ class GivenHeaders(httpx2.Auth):
             raise Unauthorized("the server answers 401: it does not accept the `Authorization` in `headers`")
 
 
-# Answers that are read here, and not by the session, are bounded.
+# Answers that are read here, not by the session, are limited in size.
 
-_MAX_ANSWER_BYTES = 1 << 20  # bytes of one answer of an authorization server, or of a refusal
+_MAX_ANSWER_BYTES = 1 << 20  # maximum bytes of an authorization server's answer, or of a refusal
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
@@ -92,7 +92,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
 def limit_body(response: httpx2.Response) -> httpx2.Response:
     """Limit the body of a response, whose reader then raises Unauthorized.
 
-    The body is read as it was sent: a compressed one would grow while it is read.
+    The body is read as sent: a compressed body would grow while it is read.
     """
     response.headers.pop("content-encoding", None)
     response.stream = _BoundedBody(response)
@@ -100,7 +100,7 @@ def limit_body(response: httpx2.Response) -> httpx2.Response:
 
 
 def plain(request: httpx2.Request) -> httpx2.Request:
-    """Ask for an answer within a time, and not compressed; the SDK's requests for a token do neither."""
+    """Set a timeout and refuse compressed answers, which the SDK's token requests do not."""
     request.headers["Accept-Encoding"] = "identity"
     request.extensions.setdefault("timeout", httpx2.Timeout(AUTHORIZATION_TIMEOUT_S).as_dict())
     return request
@@ -117,7 +117,7 @@ def is_step_up(response: httpx2.Response) -> bool:
     return response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope"
 
 
-# What the SDK is given: tokens, the client, and the scopes to request.
+# Input of the SDK: tokens, the client, and the scopes to request.
 
 
 class Tokens:
@@ -131,7 +131,7 @@ class Tokens:
 
     @property
     def valid(self) -> str | None:
-        """The access token; None if there is none, or it has expired."""
+        """The access token; None without one, or if it has expired."""
         is_expired = self.expires_at is not None and time.time() > self.expires_at
         return None if self.current is None or is_expired else self.current.access_token
 
@@ -220,7 +220,7 @@ class ProviderLogin(httpx2.Auth):
         if response.status_code != 401 and not is_step_up(response):
             return
         async with self._lock:
-            if self._tokens.valid == used:  # no other request has got a new token meanwhile
+            if self._tokens.valid == used:  # no other request has received a new token since
                 async with aclosing(TokenFlow(self._provider, self._tokens, request, response)) as flow:
                     answer: httpx2.Response | None = None
                     while (outgoing := await flow.next_request(answer)) is not None:
@@ -231,10 +231,10 @@ class ProviderLogin(httpx2.Auth):
         bounded_refusal((yield signed(request, self._tokens.valid)))
 
     async def keep(self) -> None:
-        """Store new tokens; here they end with the connection."""
+        """Store new tokens. Here nothing is stored: they end with the connection."""
 
     def check_issuer(self) -> None:
-        """Raise SkillError unless the flow has found the definition's authorization server, if it names one."""
+        """Raise SkillError if the definition names an authorization server and the flow has found another one."""
         context, issuer = self._context, self._settings.issuer
         if context is None or issuer is None:
             return
@@ -244,11 +244,11 @@ class ProviderLogin(httpx2.Auth):
 
     @property
     def _context(self) -> OAuthContext | None:
-        """The state of the flow; None for a provider that finds no server, since it is given one."""
+        """The state of the flow; None for a provider that is given its server and need not find it."""
         return self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
 
     async def _read(self, response: httpx2.Response) -> httpx2.Response:
-        """Return a response for the provider, which chooses the first server, and one way to send a secret."""
+        """Adapt a response for the provider, which takes the first listed server and one method to send a secret."""
         context, settings = self._context, self._settings
         if context is None or response.request.method != "GET":
             return response
@@ -270,7 +270,7 @@ def signed(request: httpx2.Request, token: str | None) -> httpx2.Request:
 
 
 async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Response:
-    """Return a server's metadata with one authorization server, and any other response as it is.
+    """Return a server's metadata with one authorization server, and any other response unchanged.
 
     Raises SkillError if the metadata does not have that server.
     """
@@ -285,7 +285,7 @@ async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Respons
 
 
 def _another_server(found: str, issuer: str) -> str:
-    return f"the server leads to {found} and not to the `issuer` {issuer}: nothing was sent there"
+    return f"the server names {found} instead of the `issuer` {issuer}: nothing was sent there"
 
 
 def _secret_method(server: OAuthMetadata) -> Literal["client_secret_basic", "client_secret_post"]:
@@ -294,7 +294,7 @@ def _secret_method(server: OAuthMetadata) -> Literal["client_secret_basic", "cli
     return "client_secret_basic" if not known or "client_secret_basic" in known else "client_secret_post"
 
 
-_MALFORMED = "the authorization server's answer is not as it should be"
+_MALFORMED = "the authorization server's answer is invalid"
 
 
 async def _describe(error: OAuthFlowError | ValueError, response: httpx2.Response | None) -> str:
@@ -305,7 +305,7 @@ async def _describe(error: OAuthFlowError | ValueError, response: httpx2.Respons
         return _MALFORMED
     words = " ".join(str(error).split())[:500]
     if isinstance(error, OAuthRegistrationError):
-        return f"the server did not register perstack as a client ({words}): it may want `clientId` in `oauth`"
+        return f"the server did not register perstack as a client ({words}): it may require `clientId` in `oauth`"
     return words
 
 

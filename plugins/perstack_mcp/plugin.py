@@ -15,7 +15,7 @@ PLUGIN_API = 1
 
 
 class McpSkillFactory(SkillFactory):
-    """Factory for `mcpStdioSkill` and `mcpSseSkill`, except the base skill, which is declared as the former."""
+    """Factory for `mcpStdioSkill` and `mcpSseSkill`, except the base skill, which is declared as `mcpStdioSkill`."""
 
     name = "mcp"
     has_login = True
@@ -58,7 +58,7 @@ def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
     from perstack_mcp.remote_server import fill_endpoint
 
     if not isinstance(definition, McpSseSkill):
-        raise SkillError(f"skill {definition.name!r} ({definition.type}) is not a server on the web: it has no login")
+        raise SkillError(f"skill {definition.name!r} ({definition.type}) is not a remote server, so it has no login")
     return fill_endpoint(definition, context.env)
 
 

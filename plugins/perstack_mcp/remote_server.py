@@ -1,4 +1,4 @@
-"""Server on the web (`mcpSseSkill`)."""
+"""Remote server (`mcpSseSkill`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RemoteServer:
-    """Remote server."""
+    """Remote server, connected by HTTP."""
 
     def __init__(self, definition: McpSseSkill, context: SkillContext, auth: httpx2.Auth | None = None) -> None:
         """Check the definition; `auth` is interactive or None. Raises SkillError."""

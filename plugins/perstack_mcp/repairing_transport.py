@@ -1,6 +1,6 @@
-"""Transport that repairs a server's messages before the SDK validates them, and shows what was odd.
+"""Transport that repairs a server's messages before the SDK validates them, and shows notes on the repairs.
 
-It notes what each request asks for, so that the answer is repaired as what it is: greeting, list of tools or result.
+It records the method of each request, so that the answer is repaired by its kind: greeting, list of tools or result.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _GREETINGS = ("initialize", "server/discover")
 
 _NUMBER = re.compile("[0-9]{1,15}")
 
-_LATEST_HANDSHAKE = "2025-11-25"  # revision before one is agreed on
+_LATEST_HANDSHAKE = "2025-11-25"  # revision used before one is negotiated
 
 
 class Repairs:
-    """Repairs of one connection's messages, and what is known of its requests."""
+    """Repairs of one connection's messages, with a record of its requests."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class Repairs:
         show: Callable[[str], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Show what was odd by `show`; call `on_end` when the server's messages have ended."""
+        """Show notes with `show`; call `on_end` when the server's messages have ended."""
         self._version = version
         self._outputs = outputs
         self._show = show
         self.on_end = on_end
-        self._requests: dict[RequestId, tuple[str, str]] = {}  # method, and name of the tool
+        self._requests: dict[RequestId, tuple[str, str]] = {}  # method, and name of the tool, by request
         self._shown = ShownOnce(show)
         self.greeting: JsonObject | None = None
         """Parameters of the last handshake."""
         self.has_taken_handshake = False
-        """True once the server has answered `initialize` with a result: it is of the handshake's era."""
+        """True once the server has answered `initialize` with a result: it uses a revision with the handshake."""
 
     def note_request(self, message: object) -> None:
         if isinstance(message, JSONRPCRequest):
@@ -84,7 +84,7 @@ class Repairs:
             message.result, notes = repaired_greeting(result)
             self._shown(f"its answer to {method} was repaired", notes)
         elif method == "tools/list":
-            # In a thread: a long list, or a schema made to be slow to check, must not block the event loop.
+            # In a thread: a long list, or a schema designed to be slow, must not block the event loop.
             repair = partial(
                 repaired_page, unwrapped_result(result), self._version() or _LATEST_HANDSHAKE, self._outputs
             )
@@ -97,7 +97,7 @@ class Repairs:
             message.result = {}
 
     def _known_id(self, identity: RequestId | None) -> RequestId:
-        """Return the id of the request that an answer belongs to, whose id may be missing or a number in a text."""
+        """Return the id of the request that an answer belongs to, whose own id may be missing, or a number as text."""
         if identity is None or identity == UNKNOWN_ID:
             return next(iter(self._requests)) if len(self._requests) == 1 else UNKNOWN_ID
         if identity in self._requests or not isinstance(identity, str) or _NUMBER.fullmatch(identity) is None:
@@ -112,15 +112,15 @@ class Repairs:
         is_valid = partial(is_valid_result, version)
         if is_plain(result) and is_valid(result):
             return result
-        # in a thread: the blocks of a result may be many
+        # in a thread: a result may have many blocks
         repair = partial(repaired_result, result, is_valid, is_stateless=is_modern)
         repaired, notes = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
-        self._shown(f"{name}: an odd result was repaired", notes)
+        self._shown(f"{name}: an invalid result was repaired", notes)
         return repaired
 
 
 def is_valid_result(version: str, result: JsonObject) -> bool:
-    """Return whether a revision and the SDK take a result of a tool."""
+    """Return whether a tool's result is valid for the revision and the SDK."""
     try:
         validate_server_result("tools/call", version, result)
         CallToolResult.model_validate(result, by_name=False)
@@ -130,7 +130,7 @@ def is_valid_result(version: str, result: JsonObject) -> bool:
 
 
 class RepairingReader:
-    """Reading end of a transport that repairs messages and reports the end of the stream."""
+    """Reading end of a transport. It repairs messages and reports the end of the stream."""
 
     def __init__(self, inner: ReadStream[SessionMessage | Exception], repairs: Repairs) -> None:
         self._inner = inner
@@ -138,7 +138,7 @@ class RepairingReader:
 
     @property
     def last_context(self) -> object:
-        """Context of the last message's sender, which the SDK reads from streams that carry it."""
+        """The context of the last message's sender, which the SDK reads from such streams."""
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -174,7 +174,7 @@ class RepairingReader:
 
 
 class NotingWriter:
-    """Writing end of a transport that notes each request."""
+    """Writing end of a transport. It records each request."""
 
     def __init__(self, inner: WriteStream[SessionMessage], repairs: Repairs) -> None:
         self._inner = inner
@@ -198,6 +198,6 @@ class NotingWriter:
 
 @asynccontextmanager
 async def repairing(transport: Transport, repairs: Repairs) -> AsyncGenerator[TransportStreams]:
-    """Wrap a transport."""
+    """Wrap a transport so that its messages are repaired."""
     async with transport as (reader, writer):
         yield RepairingReader(reader, repairs), NotingWriter(writer, repairs)

@@ -1,8 +1,8 @@
-"""Repairs of tool results that are a little off the schema. Pure functions.
+"""Repairs of tool results that deviate slightly from the schema. Pure functions.
 
-What a tool has done is done, and its text is what the model needs: a result is never refused for its form. Each part
-that can be read is kept in its place; what cannot be read as one of the protocol's blocks becomes its JSON as text. A
-failed result stays a failed one. Notes name each repair by its place in the result.
+The tool has done its work, and the model needs its text, so a result is never refused for its form. Each readable part
+stays in its place; a part that is not a block of the protocol becomes a text with its JSON. A failed result stays
+failed. Notes name each repair by its place in the result.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import Note, is_absent, kind_of, unwrapped_result
+from perstack_mcp.message_repairs import Note, kind_at, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
     IsValid = Callable[[JsonObject], bool]
 
 _MAX_NOTES = 20
-_MAX_BLOCKS = 2_000  # blocks that are repaired one by one
-_MAX_DEPTH = 3  # levels of lists of blocks in lists that are read
-_NAME_CHARS = 60  # characters of a server's word in a note
+_MAX_BLOCKS = 2_000  # maximum blocks that are repaired separately
+_MAX_DEPTH = 3  # maximum depth of nested lists of blocks
+_NAME_CHARS = 60  # maximum characters of a server's word in a note
 
 
 def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool) -> tuple[JsonObject, Sequence[str]]:
-    """Return a tool's result as the SDK takes it, with what was repaired.
+    """Return a tool's result in the form that the SDK accepts, and notes on its repairs.
 
-    `is_valid` judges a whole result. In the stateless revisions structured content need not be an object, and the kind
-    of result must be given.
+    `is_valid` checks a whole result. In stateless revisions structured content may be any value, and `resultType` is
+    required.
     """
     notes: list[str] = []
     found = _as_object(unwrapped_result(result), notes.append)
@@ -44,13 +44,13 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
         repaired.pop("structuredContent", None)
     elif not isinstance(structured, dict) and not is_stateless:
         notes.append(f"structuredContent is {kind_of(structured)}")
-        repaired["structuredContent"] = {"result": structured}  # as servers wrap a value that is not an object
+        repaired["structuredContent"] = {"result": structured}  # wrap it as servers wrap a value that is not an object
     if not isinstance(found.get("_meta", {}), dict):
         if found["_meta"] is not None:
             notes.append(f"_meta is {kind_of(found['_meta'])}")
         repaired.pop("_meta", None)
     if is_stateless and not isinstance(found.get("resultType"), str):
-        notes.append(f"resultType is {is_absent(found, 'resultType')}")
+        notes.append(f"resultType is {kind_at(found, 'resultType')}")
         repaired["resultType"] = "complete"
     repaired["content"] = list[JsonValue](blocks)
     if not is_valid(repaired):
@@ -61,12 +61,12 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
 
 
 def is_plain(result: JsonObject) -> bool:
-    """Return False for what the SDK would read in another way than it was meant, or as nothing."""
+    """Return whether a result needs no repair: the SDK reads it as it was meant."""
     content, flag = result.get("content"), result.get("isError")
     if not isinstance(content, list) or not (flag is None or isinstance(flag, bool)) or "is_error" in result:
         return False
     if len(content) > _MAX_BLOCKS:
-        return False  # the SDK would validate all of them, each as every kind of block
+        return False  # too many blocks: the SDK would validate each as every kind of block
     return all(
         isinstance(block, dict) and str(block.get("type")) in _MODELS and not _is_address(block) for block in content
     )
@@ -99,7 +99,7 @@ def _repair_flag(found: JsonObject, repaired: JsonObject, note: Note) -> None:
 
 
 def _is_true(value: JsonValue) -> bool:
-    """Return whether a flag is set. Any word but a plain no sets it: a failure must not be taken for a success."""
+    """Return whether a flag is set. Any word but a clear no sets it: a failure must not look like a success."""
     if isinstance(value, str):
         return value.strip().casefold() not in ("", "false", "no", "0", "none", "null", "off")
     return bool(value)
@@ -113,7 +113,7 @@ def _content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
     if isinstance(content, list):
         yield from _blocks(content, "content", note, _MAX_DEPTH)
         return
-    note(f"content is {is_absent(result, 'content')}")
+    note(f"content is {kind_at(result, 'content')}")
     if content is not None:
         yield from _block(content, "content", lambda _: None, _MAX_DEPTH)
     elif result.get("structuredContent") is None:
@@ -126,7 +126,7 @@ def _blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: int) -> 
     for number, block in enumerate(blocks[:_MAX_BLOCKS]):
         yield from _block(block, f"{place}.{number}", note, depth)
     if len(blocks) > _MAX_BLOCKS:
-        note(f"{place} has more than {_MAX_BLOCKS} blocks: the others are one text")
+        note(f"{place} has more than {_MAX_BLOCKS} blocks: the rest became one text")
         yield _as_text(list(blocks[_MAX_BLOCKS:]))
 
 
@@ -144,12 +144,12 @@ def _block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[Jso
 
 
 def _typed_block(block: JsonObject, place: str, note: Note) -> JsonObject | None:
-    """Return a block of the protocol; None for a block without content."""
+    """Return a block as one of the protocol's types; None for a block without content."""
     kind = block.get("type")
     name = kind.strip().casefold() if isinstance(kind, str) else _likely_type(block)
     repair = _REPAIRS.get(_SYNONYMS.get(name, name))
     if not isinstance(kind, str):
-        note(f"{place}.type is {is_absent(block, 'type')}")
+        note(f"{place}.type is {kind_at(block, 'type')}")
     elif repair is None or kind != _SYNONYMS.get(name, name):
         note(f"{place}.type is {kind[:_NAME_CHARS]!r}")
     return _as_text(block) if repair is None else repair(block, place, note)
@@ -169,7 +169,7 @@ def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
     text = block.get("text")
     if isinstance(text, str):
         return {**block, "type": "text"}
-    note(f"{place}.text is {is_absent(block, 'text')}")
+    note(f"{place}.text is {kind_at(block, 'text')}")
     if text is None:
         rest = {key: value for key, value in block.items() if key not in ("type", "text", "annotations", "_meta")}
         if not rest:
@@ -181,7 +181,7 @@ def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
 def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
     data, kind = block.get("data"), _media_type(block)
     if not isinstance(data, str):
-        note(f"{place}.data is {is_absent(block, 'data')}")
+        note(f"{place}.data is {kind_at(block, 'data')}")
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else None
         kind = kind or (_media_type(source) if isinstance(source, dict) else "")
@@ -192,7 +192,7 @@ def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
         note(f"{place}.data is a data: address")
         data, kind = data[address.end() :], kind or address[1]
     elif not isinstance(block.get("mimeType"), str):
-        note(f"{place}.mimeType is {is_absent(block, 'mimeType')}")
+        note(f"{place}.mimeType is {kind_at(block, 'mimeType')}")
     kept: JsonObject = {key: block[key] for key in ("annotations", "_meta") if key in block}
     kind = kind or _sniffed(data) or _UNTYPED
     return {"type": "audio" if kind.startswith("audio/") else "image", "data": data, "mimeType": kind, **kept}
@@ -228,24 +228,24 @@ def _sniffed(data: str) -> str:
 def _link(block: JsonObject, place: str, note: Note) -> JsonObject:
     uri, name = block.get("uri"), block.get("name")
     if not isinstance(uri, str):
-        note(f"{place}.uri is {is_absent(block, 'uri')}")
+        note(f"{place}.uri is {kind_at(block, 'uri')}")
         return _as_text(block)
     if not isinstance(name, str):
-        note(f"{place}.name is {is_absent(block, 'name')}")
+        note(f"{place}.name is {kind_at(block, 'name')}")
     return {**block, "type": "resource_link", "name": name if isinstance(name, str) else uri}
 
 
 def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
     resource = block.get("resource")
     if not isinstance(resource, dict):
-        note(f"{place}.resource is {is_absent(block, 'resource')}")
+        note(f"{place}.resource is {kind_at(block, 'resource')}")
         resource = {key: value for key, value in block.items() if key not in ("type", "annotations", "_meta")}
     text, blob = resource.get("text"), resource.get("blob")
     if not isinstance(text, str) and not isinstance(blob, str):
         note(f"{place}.resource has no text and no blob")
         return _as_text(block)
     if not isinstance(resource.get("uri"), str):
-        note(f"{place}.resource.uri is {is_absent(resource, 'uri')}")
+        note(f"{place}.resource.uri is {kind_at(resource, 'uri')}")
         resource = {**resource, "uri": "unknown:"}
     if not isinstance(resource.get("mimeType", ""), str | None):
         note(f"{place}.resource.mimeType is {kind_of(resource['mimeType'])}")
@@ -272,13 +272,13 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 
 
 def _with_valid_extras(block: JsonObject, place: str, note: Note) -> JsonObject:
-    """Return a block without the optional parts that are invalid; its required ones are right."""
+    """Return a block without its invalid optional parts; its required parts are already valid."""
     try:
         _MODELS[str(block["type"])].model_validate(block, by_name=False)
     except ValidationError as error:
         wrong = {str(problem["loc"][0]) for problem in error.errors(include_url=False, include_input=False)}
         for key in sorted(wrong):
-            note(f"{place}.{key} is not as it should be")
+            note(f"{place}.{key} is invalid")
         return {key: value for key, value in block.items() if key not in wrong}
     return block
 

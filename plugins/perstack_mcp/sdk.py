@@ -1,4 +1,4 @@
-"""Private names of the SDKs that we cannot do without. All uses are in this module, under names of our own.
+"""Private names of the SDKs that have no public equivalent. Only this module uses them; others use our names for them.
 
 `tests/plugins/mcp/test_sdk.py` fails when one of them has changed.
 """
@@ -23,6 +23,6 @@ class BackendTransport(httpx2.AsyncHTTPTransport):
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
         """Connect through `network`."""
-        context = httpx2.create_ssl_context(trust_env=False)  # once: it loads all certificate authorities
+        context = httpx2.create_ssl_context(trust_env=False)  # only once, since it loads all certificate authorities
         super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=network)

@@ -35,20 +35,20 @@ AUTO = "auto"  # mode: a probe for the stateless revisions from 2026-07-28, then
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAttempt:
-    """Connection attempt: one transport in one mode."""
+    """A way to connect: one transport in one mode."""
 
     mode: str
     transport: Callable[[], Transport]
     on_success: Callable[[bool], Awaitable[None]] | None = None
-    """Function to call when a server has answered, with True if its revision is stateless."""
+    """Function that is called when a server has answered, with True if its revision is stateless."""
 
 
 class McpServer(Protocol):
-    """Server that can be started, again after it has ended."""
+    """A server that can be started, and started again after it has ended."""
 
     @property
     def name(self) -> str:
-        """Name of the skill."""
+        """The name of the skill."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class McpServer(Protocol):
 
     @property
     def show(self) -> Callable[[str], None]:
-        """Function that shows a line to the person."""
+        """The function that shows a line to the person."""
         ...
 
     def up(self) -> AbstractAsyncContextManager[None]:
@@ -127,7 +127,7 @@ def _digest(argv: Sequence[str]) -> str:
     return sha256("\0".join(argv).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_MAX_ERROR_CHARS = 10_000  # characters of an error's text that are processed
+_MAX_ERROR_CHARS = 10_000  # maximum characters of an error's text that are processed
 
 
 class ServerEnded(SkillError):
@@ -135,15 +135,15 @@ class ServerEnded(SkillError):
 
 
 LOST_SESSION = secrets.token_hex(8)
-"""Data of the error of a request that was not executed, as the server does not know its session any more."""
+"""Data of the error of a request that was not executed, because the server no longer knows its session."""
 
 NOT_SENT = secrets.token_hex(8)
-"""Data of the error of a request that was not sent, as nobody answers at the address."""
+"""Data of the error of a request that was not sent, as there is no answer from the address."""
 
 BROKEN = secrets.token_hex(8)
 """Data of the error of a request whose connection broke, so that it may have been executed.
 
-Each process makes other data, so that no server can send them.
+Each process generates its own value, so that no server can send it.
 """
 
 
@@ -173,7 +173,7 @@ def describe(error: BaseException) -> str:
     return text[:500] if text else type(found).__name__
 
 
-MAX_LINES = 1000  # maximum lines per time window; further ones are only counted
+MAX_LINES = 1000  # maximum lines per time window; further lines are only counted
 
 _WINDOW_S = 10.0  # length of the window in seconds
 
@@ -200,21 +200,21 @@ class RateLimitedOutput:
         if self._lines <= MAX_LINES:
             self._show(line[:MAX_LINE_CHARS].rstrip())
         elif self._lines == MAX_LINES + 1:
-            self._show(f"(more than {MAX_LINES} lines at once: the next are not shown)")
+            self._show(f"(more than {MAX_LINES} lines at once: further lines are not shown)")
 
 
-_MAX_NOTES = 1000  # different notes that are shown
+_MAX_NOTES = 1000  # maximum number of different notes that are shown
 
 
 class ShownOnce:
-    """Notes about what was odd, each shown only once: a server that is odd is so in every message."""
+    """Output of notes about repairs, each shown only once: a faulty server repeats its fault in every message."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
         self._shown: set[tuple[str, str]] = set()
 
     def __call__(self, what: str, notes: Sequence[str]) -> None:
-        """Show the new ones of these notes on one line."""
+        """Show those of the notes that are new, on one line."""
         new = [note for note in dict.fromkeys(notes) if (what, note) not in self._shown]
         if new and len(self._shown) < _MAX_NOTES:
             self._shown.update((what, note) for note in new)

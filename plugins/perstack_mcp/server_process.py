@@ -1,8 +1,8 @@
-"""Process of a server, started as the leader of a process group and ended together with the group.
+"""The process of a server: it leads a process group and is ended together with the group.
 
 How it ends:
 
-- closed: its stdin is closed, on which a well-behaved server exits; then the group gets SIGTERM and SIGKILL.
+- closed: its stdin is closed, so that a well-behaved server exits; then the group gets SIGTERM and SIGKILL.
 - cancelled or failed to connect: the same, at once.
 - host killed by SIGKILL: the server's guard process ends the group (`perstack.system.processes`).
 - a process that left the group on purpose (`setsid`) only sees the end of its stdin.
@@ -45,10 +45,11 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
-    records: Path | None = None  # directory that records the running process
+    records: Path | None = None  # directory with a record of the running process
     secrets: tuple[str, ...] = ()  # texts to mask in stderr lines, longest first
     runtime: Runtime = LOCAL_RUNTIME
-    domains: tuple[str, ...] = ()  # network places that the process may reach, for runtimes that restrict this
+    # network addresses that the process may reach, for runtimes that restrict the network
+    domains: tuple[str, ...] = ()
 
 
 def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
@@ -83,7 +84,7 @@ def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
     return (definition.command, *unasked, *package, *definition.args)
 
 
-EXIT_TIMEOUT_S = 1.0  # seconds for a server to exit after its stdin has been closed
+EXIT_TIMEOUT_S = 1.0  # seconds for a server to exit after its stdin was closed
 
 _DRAIN_TIMEOUT_S = 0.2  # seconds to wait for the last stderr lines: a process that left the group may hold stderr open
 
@@ -92,7 +93,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Child:
-    """Running server process."""
+    """A running server process."""
 
     def __init__(self, process: Process, on_stderr: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
         self.process = process
@@ -119,7 +120,7 @@ class Child:
 
     @property
     def exit_summary(self) -> str:
-        """Failure, exit status and the end of stderr."""
+        """The failure, the exit status and the end of stderr, as text."""
         status = self.process.returncode
         ended = "" if status is None else f"it ended with {_status(status)}"
         lines = " | ".join(line for line in self._last if line)

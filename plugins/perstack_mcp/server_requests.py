@@ -35,7 +35,7 @@ from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, Re
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.schemas.json_schema import Meter, schema_problem
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.media.formats import readable_medium
+from perstack.media.file_headers import readable_medium
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
 from perstack_mcp.server_interface import describe
 
@@ -43,12 +43,12 @@ from perstack_mcp.server_interface import describe
 #
 # With streamable HTTP, and in stateless protocol revisions, a request arrives within its call. On a pipe nothing
 # identifies the call, unless the server names it in `_meta`: the request belongs to the only active call, or waits
-# until there is only one. If every active call asks like this, each gets one of the questions, which say so. No call is
-# repeated: the server gets each answer by the id of its own question. If a call ends although its supposed question is
-# open, that question is another's, which then asks it.
+# until there is only one. If every active call asks in this way, each gets one of the questions, whose text says that
+# its call is uncertain. No call is repeated: the server gets each answer by the id of its own question. If a call ends
+# while its assigned question is open, the question belonged to another call, which then asks it.
 #
-# A call that has asked the person is held open until it is made again with the answer, which the server then gets, or
-# until the connection is closed. Meanwhile it is not active.
+# A call that has asked the person is held open until it is repeated with the answer, which the server then gets, or
+# until the connection is closed. While held it is not active.
 
 CALL_KEY = "perstack/callId"  # key of the call's id in `_meta`
 
@@ -63,13 +63,13 @@ class AskedQuestion:
     def __init__(self, tool_question: Question) -> None:
         self.question = tool_question
         self.reply: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        self.owner: PendingCall | None = None  # the call that returns with it to ask the person
-        self.answered_by: PendingCall | None = None  # the call that has an answer to it from before
-        self.is_unclear = False  # True if it may be another call's
+        self.owner: PendingCall | None = None  # the call that returns with this question to ask the person
+        self.answered_by: PendingCall | None = None  # the call that already has an answer to it
+        self.is_unclear = False  # True if it may belong to another call
 
     def describe_owners(self, calls: Sequence[PendingCall]) -> None:
-        """Say in the question's text that any of these calls may be asking it."""
-        names = "; ".join(f"{one.tool_call.tool_name} of {one.tool_call.expert_key}" for one in calls)
+        """Add to the question's text that any of these calls may be asking it."""
+        names = "; ".join(f"{pending.tool_call.tool_name} of {pending.tool_call.expert_key}" for pending in calls)
         self.question = self.question.model_copy(update={"message": f"{self.question.message}{_UNCLEAR}{names})"})
         self.is_unclear = True
 
@@ -80,27 +80,31 @@ class AskedQuestion:
 
 
 class PendingCall:
-    """Call that a server is working on."""
+    """A call that a server is working on."""
 
     def __init__(self, tool_call: ToolCall, idle: float) -> None:
         """Start the idle timeout."""
         self.tool_call = tool_call
         self.idle = idle
-        self.limit = asyncio.timeout(idle)  # timeout that ends the call after `idle` seconds without a sign of life
+        # timeout that ends the call after `idle` seconds without activity of the server
+        self.limit = asyncio.timeout(idle)
         self.asked: asyncio.Future[AskedQuestion] = asyncio.get_running_loop().create_future()
         """Set when the call must return with a question for the person."""
         self.is_held = False  # True while the server waits for the person's answer
-        self.is_unclear = False  # True once it was given a question that may be another's
+        self.is_unclear = False  # True once it was assigned a question that may belong to another call
         self.is_over = False  # True once its outcome was returned
-        self.has_reacted = False  # True once the server has shown a sign of life for it
+        self.has_reacted = False  # True once the server has shown activity for it
         self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
         self._answers = list(tool_call.answers)
 
     def resume(self, tool_call: ToolCall) -> bool:
-        """Answer the question of a held call, which is made again with the answer; without one, return False.
+        """Answer the question of a held call, which is repeated with the answer.
 
-        A call that has ended meanwhile has its outcome, and is not made again: it may have had its effect.
+        Return False if `tool_call` has no answer.
+
+        If the call has ended in the meantime, its outcome is returned; it is not made again, as it may have had its
+        effect.
         """
         asked = self.asked.result()
         self._answers += tool_call.answers[len(self.tool_call.answers) :]
@@ -125,7 +129,7 @@ class PendingCall:
             self.work.cancel()
             await asyncio.wait({self.work})
             if not self.work.cancelled():
-                self.work.exception()  # nobody waits for it any more
+                self.work.exception()  # nobody waits for its answer any more
         self.close()
 
     def close(self) -> None:
@@ -135,7 +139,7 @@ class PendingCall:
             self.asked.result().set_reply(self, None)
 
     def on_activity(self) -> None:
-        """Restart the idle timeout after a sign of life."""
+        """Restart the idle timeout after activity of the server."""
         self.has_reacted = True
         if self._holds == 0 and self._is_watched:
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
@@ -158,11 +162,11 @@ class PendingCall:
 
     def has_answer(self, tool_question: Question) -> bool:
         """Return whether a person has answered this question of the call."""
-        return any(_is_same(one.question, tool_question) for one in self._answers)
+        return any(_is_same(pending.question, tool_question) for pending in self._answers)
 
     def answer(self, tool_question: Question) -> Answer | None:
         """Return the answer to a question; None without one. Repeated questions get their answers in order."""
-        found = next((one for one in self._answers if _is_same(one.question, tool_question)), None)
+        found = next((pending for pending in self._answers if _is_same(pending.question, tool_question)), None)
         if found is not None:
             self._answers.remove(found)
         return found
@@ -174,7 +178,7 @@ class PendingCall:
 
 
 def _is_same(answered: Question, asked: Question) -> bool:
-    """Return whether a question is the answered one, which may say in addition that its call is unclear."""
+    """Return whether two questions are equal, apart from a note that the call is uncertain."""
     said, schema = answered.message, answered.requested_schema
     is_said = said == asked.message or said.startswith(asked.message + _UNCLEAR)
     return is_said and schema == asked.requested_schema
@@ -191,43 +195,43 @@ class OpenCalls:
         self._changed = asyncio.Event()
 
     @contextmanager
-    def register(self, one: PendingCall) -> Generator[None]:
+    def register(self, pending: PendingCall) -> Generator[None]:
         """Register a call for the duration of the block."""
-        before = _OWN.set(one)
-        self._calls.append(one)
-        self.drop(one)
-        self.hand_over()
+        before = _OWN.set(pending)
+        self._calls.append(pending)
+        self.drop(pending)
+        self.reassign_question()
         try:
             yield
         finally:
             _OWN.reset(before)
-            self._calls.remove(one)
-            if one.is_held:
-                self._held.append(one)
-                self.hand_over()
+            self._calls.remove(pending)
+            if pending.is_held:
+                self._held.append(pending)
+                self.reassign_question()
             else:
-                one.close()
+                pending.close()
             self._notify()
 
-    def drop(self, one: PendingCall) -> None:
+    def drop(self, pending: PendingCall) -> None:
         """Forget that a call is held: it is active again, or has ended."""
-        if one in self._held:
-            self._held.remove(one)
+        if pending in self._held:
+            self._held.remove(pending)
         self._notify()
 
-    def hand_over(self) -> None:
+    def reassign_question(self) -> None:
         """Let an active call ask the open question of a call that has ended: the question was another's."""
-        for one in self._held:
-            asked = one.asked.result()
+        for pending in self._held:
+            asked = pending.asked.result()
             taker = next((other for other in self._candidates_of(None) if other.is_unclear), None)
-            is_misplaced = asked.is_unclear and asked.owner is one and not asked.reply.done()
-            if taker is not None and one.has_ended and is_misplaced:
+            is_misplaced = asked.is_unclear and asked.owner is pending and not asked.reply.done()
+            if taker is not None and pending.has_ended and is_misplaced:
                 taker.ask(asked)
 
-    async def until_active(self) -> None:
+    async def wait_until_active(self) -> None:
         """Wait while every call to which a request may belong waits for the answer to an earlier one."""
         own = _OWN.get()
-        while not self.candidates() and any(own in (None, one) for one in (*self._calls, *self._held)):
+        while not self.candidates() and any(own in (None, pending) for pending in (*self._calls, *self._held)):
             await self._changed.wait()
 
     def candidates(self) -> list[PendingCall]:
@@ -235,27 +239,27 @@ class OpenCalls:
         return self._candidates_of(_OWN.get())
 
     def _candidates_of(self, own: PendingCall | None) -> list[PendingCall]:
-        return [one for one in self._calls if own in (None, one) and not one.asked.done()]
+        return [pending for pending in self._calls if own in (None, pending) and not pending.asked.done()]
 
     async def owner(self, asked: AskedQuestion | None, key: object = None) -> PendingCall | None:
-        """Return the call of a request, whose server may name its key; None if it stays unclear.
+        """Return the call that a request belongs to, by its key if the server names one; None if that stays uncertain.
 
-        Others have half the idle timeout to end; questions that may belong to any call are given to all in turn.
+        Other calls get half the idle timeout to end. A question that may belong to any call is assigned when all ask.
         """
         while True:
             if asked is not None:
-                await self.until_active()
+                await self.wait_until_active()
             candidates = self.candidates()
-            candidates = [one for one in candidates if one.tool_call.key == key] or candidates
-            for one in candidates:
-                one.on_activity()
+            candidates = [pending for pending in candidates if pending.tool_call.key == key] or candidates
+            for pending in candidates:
+                pending.on_activity()
             if len(candidates) < 2:
                 return next(iter(candidates), None)
             try:
                 async with asyncio.timeout(candidates[0].idle / 2):
                     await self._until_clear(candidates, asked)
             except TimeoutError:
-                self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
+                self._show("(the server's request is declined: it does not say which of its calls it belongs to)")
                 return None
             if asked is not None and (asked.owner or asked.answered_by) is not None:
                 return asked.owner or asked.answered_by
@@ -268,7 +272,7 @@ class OpenCalls:
         try:
             while asked is None or asked in self._unassigned:
                 active = self._candidates_of(None)
-                if len([one for one in candidates if one in active]) < 2:
+                if len([pending for pending in candidates if pending in active]) < 2:
                     return
                 await self._changed.wait()
                 self._assign_if_all_ask()
@@ -284,8 +288,8 @@ class OpenCalls:
         questions, unclear = self._unassigned, list[AskedQuestion]()
         self._unassigned = questions[len(calls) :]
         for asked in questions[: len(calls)]:
-            alike = [one for one in questions if one.question == asked.question]
-            answered = [one for one in calls if one.has_answer(asked.question)]
+            alike = [pending for pending in questions if pending.question == asked.question]
+            answered = [pending for pending in calls if pending.has_answer(asked.question)]
             if len(alike) == len(answered) == 1:
                 asked.answered_by = answered[0]
                 calls.remove(answered[0])
@@ -294,10 +298,10 @@ class OpenCalls:
         if len(calls) > 1:
             for asked in unclear:
                 asked.describe_owners(calls)
-            for one in calls:
-                one.is_unclear = True
-        for asked, one in zip(unclear, calls, strict=True):
-            one.ask(asked)
+            for pending in calls:
+                pending.is_unclear = True
+        for asked, pending in zip(unclear, calls, strict=True):
+            pending.ask(asked)
         self._notify()
 
     def _notify(self) -> None:
@@ -305,13 +309,13 @@ class OpenCalls:
         self._changed = asyncio.Event()
 
 
-_MAX_SCHEMA_STEPS = 20_000  # validation steps for a question's schema, whose fields are few and flat
+_MAX_SCHEMA_STEPS = 20_000  # maximum validation steps for a question's schema, whose fields are few and flat
 
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
 
 class Requests:
-    """Answers to a server's requests, each for the call that it belongs to."""
+    """Handler of a server's requests, each for the call that it belongs to."""
 
     def __init__(self, calls: OpenCalls, show: Callable[[str], None]) -> None:
         self._calls = calls
@@ -323,8 +327,8 @@ class Requests:
         problem = schema_problem(tool_question.requested_schema, Meter(_MAX_SCHEMA_STEPS))
         if problem is not None:
             return ErrorData(code=INVALID_PARAMS, message=f"the question cannot be asked: {problem}")
-        await self._calls.until_active()
-        if not any(one.tool_call.may_ask or one.tool_call.answers for one in self._calls.candidates()):
+        await self._calls.wait_until_active()
+        if not any(pending.tool_call.may_ask or pending.tool_call.answers for pending in self._calls.candidates()):
             return ElicitResult(action="decline")
         asked = AskedQuestion(tool_question)
         pending_call = await self._calls.owner(asked, (context.meta or {}).get(CALL_KEY))
@@ -347,9 +351,9 @@ class Requests:
             return ErrorData(code=INVALID_PARAMS, message="tools in sampling are not offered")
         pending_call = await self._calls.owner(None, (context.meta or {}).get(CALL_KEY))
         if pending_call is None or pending_call.tool_call.sample is None:
-            return ErrorData(code=INVALID_REQUEST, message="sampling is offered during a call that allows it only")
+            return ErrorData(code=INVALID_REQUEST, message="sampling is offered only during a call that allows it")
         try:
-            messages = [await _message(one, pending_call.tool_call.blobs) for one in params.messages]
+            messages = [await _message(pending, pending_call.tool_call.blobs) for pending in params.messages]
         except ValueError as error:
             return ErrorData(code=INVALID_PARAMS, message=str(error))
         try:
@@ -378,7 +382,7 @@ def question_of(params: ElicitRequestParams) -> Question:
     return Question(message=params.message, requested_schema=cast("JsonObject", params.requested_schema))
 
 
-def required_question(error: MCPError, one: PendingCall) -> Question | None:
+def required_question(error: MCPError, pending: PendingCall) -> Question | None:
     """Return the question to answer before the call is repeated (URL elicitation, 2025-11-25); None for other errors.
 
     Raises SkillError if nobody can be asked, or the person declined.
@@ -390,11 +394,11 @@ def required_question(error: MCPError, one: PendingCall) -> Question | None:
     except ValidationError:
         return None
     for tool_question in map(question_of, wanted):
-        answer = one.answer(tool_question)
-        if answer is None and one.tool_call.may_ask:
+        answer = pending.answer(tool_question)
+        if answer is None and pending.tool_call.may_ask:
             return tool_question
         if answer is None or answer.action != "accept":
-            raise SkillError(f"{one.tool_call.tool_name}: declined by the person: {describe(error)}")
+            raise SkillError(f"{pending.tool_call.tool_name}: declined by the person: {describe(error)}")
     return None
 
 
@@ -433,4 +437,4 @@ async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultC
 
 
 def _reject_block(block: SamplingMessageContentBlock) -> str:
-    raise ValueError(f"content of type {block.type} is not taken here")
+    raise ValueError(f"content of type {block.type} is not accepted here")

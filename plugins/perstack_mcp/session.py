@@ -18,14 +18,14 @@ from perstack_mcp.server_interface import McpServer, ServerEnded, describe, next
 if TYPE_CHECKING:
     from perstack_mcp.client import McpClient
 
-DEFAULT_TIMEOUT_MS = 60_000  # milliseconds for connecting, and for a call without any progress
+DEFAULT_TIMEOUT_MS = 60_000  # milliseconds to connect, and for a call without progress
 
 
 class McpSession(SkillSession):
-    """Server connection shared by all Runs of a Job."""
+    """A server connection that all Runs of a Job share."""
 
     def __init__(self, server: McpServer, timeout_ms: int | None, *, may_sample: bool = False) -> None:
-        """Connect to nothing yet; `timeout_ms` None means DEFAULT_TIMEOUT."""
+        """Prepare without connecting; `timeout_ms` None means DEFAULT_TIMEOUT."""
         self._server = server
         self._may_sample = may_sample
         self._patience = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
@@ -36,9 +36,9 @@ class McpSession(SkillSession):
 
     async def tools(self) -> Toolset:
         """Return the current tools, or the last known ones while disconnected."""
-        conversation = await self._conversation() if self._toolset is None else self._open_client()
-        if conversation is not None:
-            found = await conversation.toolset()
+        client = await self._connected_client() if self._toolset is None else self._open_client()
+        if client is not None:
+            found = await client.toolset()
             if found != self._toolset:
                 self._toolset = found
         return self._toolset or Toolset()
@@ -49,14 +49,14 @@ class McpSession(SkillSession):
         try:
             if connection is not None and not connection.is_up and tool_call.key in connection.waiting_calls:
                 raise ServerEnded
-            conversation = await self._conversation()
+            client = await self._connected_client()
             connection = self._connection
-            return await conversation.call(tool_call, self._patience)
+            return await client.call(tool_call, self._patience)
         except ServerEnded as error:
             why = await connection.failure_summary() if connection is not None else ""
             raise SkillError(
-                f"{tool_call.tool_name}: the server ended during the call, which may have had its effect and is not"
-                f" repeated{why}; the next call starts it again"
+                f"{tool_call.tool_name}: the server ended during the call, which may have had its effect and was not"
+                f" repeated{why}; the next call restarts the server"
             ) from error
 
     @property
@@ -71,9 +71,9 @@ class McpSession(SkillSession):
             await self._connection.end()
 
     def _open_client(self) -> McpClient | None:
-        return self._connection.conversation if self._connection is not None else None
+        return self._connection.client if self._connection is not None else None
 
-    async def _conversation(self) -> McpClient:
+    async def _connected_client(self) -> McpClient:
         async with self._lock:
             if self._is_closed:
                 raise SkillError(f"skill {self._server.name!r} has been closed")
@@ -81,15 +81,13 @@ class McpSession(SkillSession):
                 return await self._connection.wait_until_ready(self._patience)
             if self._connection is not None:
                 await self._connection.end()
-                self._server.show(
-                    f"(the server had ended{await self._connection.failure_summary()}: it is started again)"
-                )
+                self._server.show(f"(the server had ended{await self._connection.failure_summary()}: it is restarted)")
             self._connection = _ConnectionTask(self._server, self._patience, may_sample=self._may_sample)
             return await self._connection.wait_until_ready(self._patience)
 
 
 class _ConnectionTask:
-    """Task that starts a server, connects and shuts it down, because the SDK requires all three in one task."""
+    """A task that starts a server, connects and shuts it down: the SDK requires all three in one task."""
 
     def __init__(self, server: McpServer, patience: float, *, may_sample: bool) -> None:
         self._server = server
@@ -107,8 +105,8 @@ class _ConnectionTask:
         return not self._leave.is_set() and not self._task.done()
 
     @property
-    def conversation(self) -> McpClient | None:
-        """Connected client; None while the server is starting and after it has ended."""
+    def client(self) -> McpClient | None:
+        """The connected client; None while the server is starting and after it has ended."""
         return self._ready.result() if self.is_up and self._ready.done() else None
 
     @property
@@ -125,7 +123,7 @@ class _ConnectionTask:
         is_late = not self._task.done()
         if is_late:
             await self._stop()
-            self._failure = f"no answer within {deadline:g} s; a longer `timeout` of the skill would wait longer"
+            self._failure = f"no answer within {deadline:g} s; a longer `timeout` of the skill waits longer"
         why = await self.failure_summary()
         raise SkillError(f"skill {self._server.name!r} could not be connected to{why}", next_steps=self._steps)
 
@@ -153,7 +151,7 @@ class _ConnectionTask:
     async def _run_server(self) -> None:
         try:
             async with self._server.up():
-                # the process starts while this thread imports
+                # the process starts while this thread imports the SDK
                 await asyncio.to_thread(import_module, "perstack_mcp.client")
                 from perstack_mcp.client import connect
 

@@ -1,9 +1,9 @@
-"""New session with a remote server that has lost its session, as after a restart.
+"""Renewal of a session that a remote server has lost, for example in a restart.
 
 A server answers a request of a session that it does not know with status 404 and does not execute it; the client must
-then begin a new session (the protocol's session management). All requests that are refused share one new session,
-after which the tools are listed again. Each refused call is repeated once by its caller: a server that refuses again
-and again costs one new session a call, and never a loop.
+then begin a new session (the protocol's session management). All refused requests share one new session,
+after which the tools are listed again. The caller repeats each refused call once, so a server that always refuses costs
+one new session per call, never a loop.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from perstack_mcp.server_interface import LOST_SESSION, describe
 
 
 def is_lost_session(error: MCPError) -> bool:
-    """Return whether a request was refused without being executed, as its session is lost."""
+    """Return whether a request was refused, without being executed, because its session is lost."""
     data: object = error.error.data
     return data == LOST_SESSION
 
 
 class SessionRenewal:
-    """Sessions of one connection with a server of the handshake's era."""
+    """The sessions of one connection, with a server of a revision that has the handshake."""
 
     def __init__(
         self, client: Client, relist: Callable[[], Awaitable[int]], show: Callable[[str], None], leave: asyncio.Event
     ) -> None:
-        """Belong to a connected client; `relist` lists the tools again and returns their number.
+        """Renew sessions of `client`, which is connected; `relist` lists the tools again and returns their number.
 
         `leave` ends the connection: if no new session begins, the next call connects again.
         """
@@ -48,7 +48,7 @@ class SessionRenewal:
         self._show = show
         self._leave = leave
         self._renewing: asyncio.Task[None] | None = None
-        self.count = 0  # sessions that have begun after the first
+        self.count = 0  # number of sessions after the first
 
     async def renew(self, before: int, greeting: JsonObject | None) -> None:
         """Begin a new session, unless one has begun since the count was `before`. Raises SkillError.
@@ -58,7 +58,7 @@ class SessionRenewal:
         if self.count != before:
             return
         if self._renewing is None:
-            # Not in the context of a call: the new stream of the server's messages would be taken for that call's.
+            # Not in a call's context: the new stream of the server's own messages would be attributed to that call.
             self._renewing = asyncio.create_task(self._begin(greeting or {}), context=Context())
             self._renewing.add_done_callback(self._forget)
         await asyncio.shield(self._renewing)
@@ -66,7 +66,7 @@ class SessionRenewal:
     def _forget(self, done: asyncio.Task[None]) -> None:
         self._renewing = None
         if not done.cancelled():
-            done.exception()  # retrieved, or asyncio would report it: the waiting calls raise it
+            done.exception()  # retrieve the error, or asyncio would report it; the waiting calls raise it
 
     async def _begin(self, greeting: JsonObject) -> None:
         session = self._client.session
@@ -86,7 +86,7 @@ class SessionRenewal:
             self._show(f"(the server has lost its session, and does not begin a new one: {why})")
             raise SkillError(f"the server has lost its session, and does not begin a new one: {why}") from error
         self._show(
-            f"(the server had lost its session, as after a restart: a new one has begun, and its {number} tools were"
+            f"(the server had lost its session, as after a restart: a new one was begun, and its {number} tools were"
             " listed again)"
         )
 

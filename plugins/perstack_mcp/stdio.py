@@ -1,7 +1,7 @@
 """Messages as lines over a process's pipes.
 
-Replaces the SDK's stdio client, whose reader copies its whole buffer for every chunk (21 s for 20 MB), has no limits,
-passes every line of garbage on, and starts the process itself.
+Replaces the SDK's stdio client: its reader copies its whole buffer for every chunk (21 s for 20 MB), has no limits, and
+passes invalid lines on; and it starts the process itself.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from perstack_mcp.sdk import TransportStreams
 
 MAX_MESSAGE_BYTES = 64 << 20
-MAX_GARBAGE_BYTES = 16 << 20  # bytes of invalid lines between two messages after which the server is given up
-MAX_GARBAGE_LINES = 100_000  # number of such lines: parsing endless ones would block the event loop
+MAX_GARBAGE_BYTES = 16 << 20  # maximum bytes of invalid lines between two messages; more end the connection
+MAX_GARBAGE_LINES = 100_000  # maximum number of such lines: parsing more would block the event loop
 
-_END_BYTES = 300  # bytes at both ends of an unreadable line in which its id is looked for
+_END_BYTES = 300  # bytes at both ends of an unreadable line that are searched for its id
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,15})\b')
-_MAX_GLUED_BYTES = 10_000  # bytes of other output before a message on its line
+_MAX_GLUED_BYTES = 10_000  # maximum bytes of other output before a message on the same line
 _MAX_SPREAD_LINES = 10_000
 
 _PIECE_BYTES = 1 << 18
-_MAX_QUEUED = 64  # queued messages for a server that does not read
+_MAX_QUEUED = 64  # maximum messages queued for a server that does not read
 
 
 @asynccontextmanager
@@ -71,24 +71,24 @@ async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | E
 
 
 class _Framing:
-    """Reads messages from lines, and gives up a server that writes other things in their place."""
+    """Reader of messages from lines. Gives up a server that writes too much other output."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self._garbage_bytes = self._garbage_lines = 0
-        self._has_begun = False  # True once a message has come
-        self._spread: list[bytes] = []  # lines of a value that spreads over several
+        self._has_begun = False  # True once a message was received
+        self._spread: list[bytes] = []  # lines of a JSON value that may continue
         self._shown = ShownOnce(child.show)
 
     def messages(self, line: bytes) -> list[SessionMessage]:
-        """Return the messages in a line; for a damaged answer an error in its place, so that nobody waits for it."""
+        """Return the messages in a line. A damaged answer becomes an error, so that its caller does not wait for it."""
         line = line.rstrip()
         messages, notes = _messages_in(line)
         if messages:
             self._garbage_bytes = self._garbage_lines = 0
             self._has_begun = True
             self._spread.clear()
-            self._shown("an odd message was repaired", notes)
+            self._shown("an invalid message was repaired", notes)
             return [SessionMessage(one) for one in messages]
         self._count(line)
         if not line:
@@ -108,28 +108,28 @@ class _Framing:
         self._garbage_bytes += len(line) + 1
         self._garbage_lines += 1
         if self._garbage_bytes > MAX_GARBAGE_BYTES or self._garbage_lines > MAX_GARBAGE_LINES:
-            self._child.failure = "it floods stdout with what is not an MCP message"
+            self._child.failure = "it floods stdout with output that is not an MCP message"
 
     def _damage(self, line: bytes) -> tuple[int | str, str] | None:
-        """Return the id of an answer that a line spoils, and how it does; None for other output."""
+        """Return the id of an answer that a line damages, and the reason; None for other output."""
         start = line.find(b'{"', 1, _MAX_GLUED_BYTES)
         if start > 0 and (found := _answers_in(line[start:])):
             shown = line[: start + 20].decode("utf-8", "replace")
             return found[0], f"its message is not on a line of its own: {shown}"
         if line.startswith(b"{") and (identity := _id_of_unreadable(line)) is not None:
-            return identity, "its message cannot be read: it is no JSON, or too deep"
+            return identity, "its message cannot be read: it is not JSON, or nested too deeply"
         if line == b"{" or self._spread:
             self._spread.append(line)
             if line == b"}" and (found := _answers_in(b"\n".join(self._spread))):
                 self._spread.clear()
-                return found[0], "it writes a message over several lines, which must be one"
+                return found[0], "it writes a message over several lines instead of one"
             if line == b"}" or len(self._spread) > _MAX_SPREAD_LINES:
                 self._spread.clear()
         return None
 
 
 def _messages_in(line: bytes) -> tuple[Sequence[JSONRPCMessage], Sequence[str]]:
-    """Return the messages in a line, and what was repaired in them; none if it has others or is no JSON."""
+    """Return the messages in a line, and notes on their repairs; none if a part of the line is not a message."""
     try:
         found = received_messages(line)
         messages = [jsonrpc_message_adapter.validate_python(one.message, by_name=False) for one in found]
@@ -144,7 +144,7 @@ def _answers_in(text: bytes) -> list[int | str]:
 
 
 def _id_of_unreadable(line: bytes) -> int | None:
-    """Return the id that an unreadable answer gives at its beginning or end; None for other lines."""
+    """Return the id at the beginning or end of an unreadable answer; None for other lines."""
     ends = line[:_END_BYTES] + b" " + line[-_END_BYTES:]
     is_answer = b'"jsonrpc"' in ends and (b'"result"' in ends or b'"error"' in ends) and b'"method"' not in ends
     found = _ID.search(ends) if is_answer else None
@@ -174,5 +174,5 @@ async def _write(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessag
         try:
             await child.stdin.drain()
         except ConnectionError:
-            # the server no longer reads; the end of its stdout tells the session
+            # the server no longer reads; the session notices the end of its stdout
             return

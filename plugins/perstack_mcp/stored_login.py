@@ -1,4 +1,4 @@
-"""Stored login of a person in HTTP requests."""
+"""Authorization of HTTP requests with a person's stored login."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.oauth import Flow, TokenFlow, Tokens, bounded_refusal, is_step_up, limit_body, signed
 from perstack_mcp.server_interface import Unauthorized
 
-_EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token is no longer used
+_EXPIRY_MARGIN_S = 30.0  # seconds before its expiry at which a token is no longer used
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -58,7 +58,7 @@ class StoredLogin(httpx2.Auth):
         async with self._place.locked():
             self._load()
             if self._access_token == before or self._tokens.valid is None:
-                # no other process has renewed it meanwhile
+                # no other process has renewed it since
                 provider = self._renewing_provider()
                 async with aclosing(TokenFlow(provider, self._tokens, request)) as flow:
                     answer: httpx2.Response | None = None
@@ -99,7 +99,8 @@ class StoredLogin(httpx2.Auth):
         provider = OAuthClientProvider(self._login.endpoint, OAuthClientMetadata(redirect_uris=None), self._tokens)
         provider.context.oauth_metadata = _or_none(OAuthMetadata, self._login.server)
         provider.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, self._login.resource)
-        provider.context.token_expiry_time = 1.0  # long ago: the SDK takes a stored token for valid, and renews no such
+        # in the past: the SDK would treat the stored token as valid and not renew it
+        provider.context.token_expiry_time = 1.0
         return provider
 
     def _check_renewal(self, response: httpx2.Response) -> httpx2.Response:
@@ -124,7 +125,7 @@ class StoredLogin(httpx2.Auth):
             login = self._place.read()
             if login is not None:
                 self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
-        raise self._login_error(f"the server asks for more rights ({scope or 'unnamed'})")
+        raise self._login_error(f"the server requires more rights ({scope or 'unnamed'})")
 
     def _login_error(self, why: str) -> Unauthorized:
         return Unauthorized(why, next_steps=(LogIn(self._skill),))

@@ -17,25 +17,25 @@ from perstack.ports.skill import Toolset
 from perstack_mcp.server_interface import describe
 
 _MAX_PAGES = 100
-_MAX_LIST_TOOLS = 5_000  # tools of all pages
-_MAX_LIST_CHARS = 32 << 20  # characters of descriptions and schemas of all pages
-_PAGING_TIMEOUT_S = 10.0  # seconds for the pages after the first, which a server must not stretch
+_MAX_LIST_TOOLS = 5_000  # maximum tools in all pages
+_MAX_LIST_CHARS = 32 << 20  # maximum characters of descriptions and schemas in all pages
+_PAGING_TIMEOUT_S = 10.0  # seconds for all pages after the first, so that a server cannot delay without limit
 
-_UNANNOUNCED_TIMEOUT_S = 3.0  # seconds for a list that the server does not announce
+_UNANNOUNCED_TIMEOUT_S = 3.0  # seconds to wait for a list that the server does not announce
 
 _CHANGE_DELAY_S = 0.1  # seconds in which several change notifications count as one
 
 _SUBSCRIPTION_DELAYS_S = (0.5, 1, 2, 4, 8, 16, 30, 30)  # seconds before each new subscription in a row
-_LASTING_SUBSCRIPTION_S = 60.0  # seconds after which a subscription that ends is the first one in a row again
+_LASTING_SUBSCRIPTION_S = 60.0  # seconds that a subscription must last for the waits to start again from the first
 
-_LIST_TIMEOUT_S = 30.0  # seconds for a new list; the first one is part of connecting
+_LIST_TIMEOUT_S = 30.0  # seconds for reading the list again; the first list is part of connecting
 
 
 class ToolList:
     """Current tools of one connection."""
 
     def __init__(self, show: Callable[[str], None], patience: float) -> None:
-        """Start with an empty list; connecting, of which the first list is a part, may take `patience` seconds."""
+        """Start with an empty list. Connecting, including the first list, may take `patience` seconds."""
         self._show = show
         self._paging_timeout = min(_PAGING_TIMEOUT_S, patience / 4)
         self._toolset = Toolset()
@@ -58,7 +58,7 @@ class ToolList:
         return next((spec for spec in self._toolset.specs if spec.name == name), None)
 
     async def current(self) -> Toolset:
-        """Return the newest list, after announced changes were read; without changes an identical object."""
+        """Return the newest list, after announced changes were read; without changes it is the same object."""
         await self._settled.wait()
         return self._toolset
 
@@ -67,7 +67,7 @@ class ToolList:
         self._settled.clear()
 
     async def follow(self, relist: Callable[[], Awaitable[object]]) -> None:
-        """Read the list after every change by `relist`, until cancelled. A failed read keeps the old list."""
+        """Call `relist` after every change of the list, until cancelled. After a failure the old list is kept."""
         try:
             while True:
                 await self._stale.wait()
@@ -81,7 +81,7 @@ class ToolList:
     async def listen(self, client: Client) -> None:
         """Subscribe to change notifications in stateless protocol revisions, and again when a subscription ends.
 
-        Each new subscription reads the list: nobody tells what has changed while there was none.
+        Each new subscription reads the list, since it may have changed while there was none.
         """
         failures, was_open = 0, False
         while True:
@@ -108,7 +108,7 @@ class ToolList:
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
                 await relist()
-        except Exception as error:  # noqa: BLE001 - after any answer of the server, the list that is there stays
+        except Exception as error:  # noqa: BLE001 - after any answer of the server, the current list stays
             self._show(f"(its tools have changed, but the new list cannot be used: {describe(error)})")
 
     async def _read(self, client: Client) -> Toolset:
@@ -122,16 +122,16 @@ class ToolList:
             async with asyncio.timeout(min(_UNANNOUNCED_TIMEOUT_S, self._paging_timeout)):
                 first = await client.list_tools()
         except MCPError:
-            return ()  # as it has announced
+            return ()  # the server announced that it has tools
         except TimeoutError:
-            self._show("(it does not announce tools, and does not answer when it is asked for them)")
+            self._show("(it does not announce tools, and did not answer a request for them)")
             return ()
         if first.tools:
             self._show("(it does not announce tools, but lists them: they are used)")
         return await self._read_pages(client, first)
 
     async def _read_pages(self, client: Client, page: ListToolsResult) -> tuple[ToolSpec, ...]:
-        """Read the pages after the first. If they do not end as they should, keep the received ones, and say so."""
+        """Read the pages after the first. If they do not end properly, keep the received pages and show a note."""
         pages = _Pages()
         problem = pages.add(page)
         try:
@@ -141,14 +141,14 @@ class ToolList:
         except TimeoutError:
             problem = f"its pages do not end in time ({self._paging_timeout:g} s)"
         except MCPError as error:
-            problem = f"its {'second page' if pages.count == 1 else 'next page'} cannot be had: {describe(error)}"
+            problem = f"its {'second page' if pages.count == 1 else 'next page'} could not be read: {describe(error)}"
         if problem is not None:
-            self._show(f"(the list of its tools is cut: {problem}; the {len(pages.specs)} tools that came are used)")
+            self._show(f"(the list of its tools is cut: {problem}; the {len(pages.specs)} received tools are used)")
         return tuple(pages.specs.values())
 
 
 class _Pages:
-    """Pages of one list that have come."""
+    """The received pages of a list."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ToolSpec] = {}
@@ -158,7 +158,7 @@ class _Pages:
         self._chars = 0
 
     def add(self, page: ListToolsResult) -> str | None:
-        """Add a page. Return why the list cannot be followed any further; None if it can or has ended."""
+        """Add a page. Return why no further page can be read; None if the list continues or has ended."""
         self.count += 1
         known = len(self.specs)
         for tool in page.tools:

@@ -1,7 +1,7 @@
-"""Repairs of lists of tools before the SDK sees them, which would reject a whole list because of one invalid tool.
+"""Repairs of tool lists before the SDK sees them: it would reject a whole list because of one invalid tool.
 
 An invalid optional part of a tool is left out; a tool without a name or a usable input schema is left out itself.
-Output schemas are hidden from the SDK, which would validate against them on the event loop for as long as it takes.
+Output schemas are hidden from the SDK, which would validate results on the event loop, without a limit of time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from perstack.core.base.records import JsonObject
 from perstack.core.schemas.json_schema import FULL_STEPS, Checker, Meter, schema_problem
 from perstack.system.concurrency import violation_of
-from perstack_mcp.message_repairs import add_freshness, is_absent, kind_of
+from perstack_mcp.message_repairs import add_freshness, kind_at, kind_of
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-_MAX_SCHEMA_STEPS = 4 * FULL_STEPS  # validation steps for all schemas of one list
+_MAX_SCHEMA_STEPS = 4 * FULL_STEPS  # maximum validation steps for all schemas of one list
 _MAX_TOOLS = 2_000
-_SHOWN_CHARS = 100  # characters of a tool's name in a note
+_SHOWN_CHARS = 100  # maximum characters of a tool's name in a note
 
 _REQUIRED = ("name", "inputSchema")
 
@@ -37,7 +37,10 @@ class OutputSchemas:
         self._checkers: dict[str, Checker] = {}
 
     def take(self, tool: JsonObject, schema: JsonValue, meter: Meter) -> str | None:
-        """Keep the output schema of a listed tool. Return why it is not used; None if it is, or there is none."""
+        """Keep the output schema of a listed tool.
+
+        Return why it cannot be used; None if it can, or without a schema.
+        """
         name = str(tool["name"])
         self._checkers.pop(name, None)
         if not isinstance(schema, dict):
@@ -48,12 +51,12 @@ class OutputSchemas:
         return problem
 
     async def problem(self, name: str, result: CallToolResult) -> str | None:
-        """Describe how a result breaks its tool's output schema; None if it does not."""
+        """Return how a result violates its tool's output schema; None if it does not."""
         checker = self._checkers.get(name)
         if checker is None or result.is_error:
             return None
         if "structured_content" not in result.model_fields_set:
-            return "the tool has an output schema, and the result has no structured content"
+            return "the tool has an output schema, but the result has no structured content"
         value = cast("JsonValue", result.structured_content)
         found = await violation_of(checker, value)
         if found is not None and isinstance(value, dict) and value.keys() == {"result"}:
@@ -62,11 +65,11 @@ class OutputSchemas:
         if found is None:
             return None
         place = f" at {found.place}" if found.place else ""
-        return f"the structured output breaks the tool's own output schema{place}: {found.message[:200]}"
+        return f"the structured output violates the tool's output schema{place}: {found.message[:200]}"
 
 
 def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tuple[JsonObject, Sequence[str]]:
-    """Return an answer to `tools/list` as the SDK takes it, with lines that say what was repaired or left out."""
+    """Return an answer to `tools/list` in the form that the SDK accepts, and lines about repairs and omissions."""
     lines: list[str] = []
     result = {"tools": page} if isinstance(page, list) else page
     if result is not page or not isinstance(result, dict):
@@ -77,7 +80,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
         lines.append("(its answer to tools/list was repaired: tools is an object)")
         tools = [_with_name(name, tool) for name, tool in tools.items()]
     elif tools is None:
-        lines.append(f"(its answer to tools/list was repaired: tools is {is_absent(result, 'tools')})")
+        lines.append(f"(its answer to tools/list was repaired: tools is {kind_at(result, 'tools')})")
         tools = []
     _repair_cursor(result, lines)
     if version in MODERN_PROTOCOL_VERSIONS:
@@ -92,7 +95,7 @@ def _with_name(name: str, tool: JsonValue) -> JsonValue:
 
 
 def _repair_cursor(result: JsonObject, lines: list[str]) -> None:
-    """Leave out a cursor that is none: an empty one ends the list."""
+    """Remove an invalid or empty cursor; an empty one ends the list."""
     cursor = result.pop("nextCursor", None)
     if isinstance(cursor, str) and cursor:
         result["nextCursor"] = cursor
@@ -109,7 +112,7 @@ def _usable_tools(
     tools: Sequence[JsonValue], result: JsonObject, version: str, outputs: OutputSchemas, lines: list[str]
 ) -> list[JsonValue]:
     meter = Meter(_MAX_SCHEMA_STEPS)
-    # only short values, since they are validated again with each tool
+    # only short values, since they are validated once per tool
     around: JsonObject = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
     usable: list[JsonValue] = []
     for tool in tools[:_MAX_TOOLS]:
@@ -132,7 +135,7 @@ def _usable_tools(
 def _repaired_tool(
     tool: JsonValue, around: JsonObject, version: str, lines: list[str]
 ) -> tuple[JsonObject, str | None]:
-    """Return a tool without its invalid optional parts, and why it is not usable; None if it is."""
+    """Return a tool without its invalid optional parts, and the reason why it cannot be used, or None."""
     if not isinstance(tool, dict):
         return {}, f"it is {kind_of(tool)}"
     repaired = {key: value for key, value in tool.items() if value is not None or key in _REQUIRED}

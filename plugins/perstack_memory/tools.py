@@ -1,4 +1,4 @@
-"""The tools of an Expert: what `tasks/operation_table.py` lists, without what only a program should do."""
+"""The tools for Experts: the operations of `tasks/operation_table.py`, without those meant only for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from perstack.core.base.records import Record
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
-from perstack.oversight.decisions import Free, decisions_in, needs_person
+from perstack.oversight.needed_decisions import Free, decisions_in, person_refusal
 from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
@@ -61,13 +61,13 @@ def _function(operation: Operation) -> Callable[..., Awaitable[Record]]:
 
 
 async def _check_decides_nothing(operation: Operation, command: TaskCommand[Any], memory: TaskMemory) -> None:
-    """Raise NeedsPerson if the call is a decision that a person makes, as for a caller of MCP or HTTP."""
+    """Raise NeedsPerson if the call is a person's decision, as it is for callers of MCP or HTTP."""
     marks = operation.marks("expert")
     if all(isinstance(mark, Free) for mark in marks.values()):
         return
     subject = await memory.subject_of(command.task_id) if isinstance(command, OnTask) else None
     if decisions := decisions_in(marks, subject, command):
-        raise needs_person(decisions, reason="an Expert cannot")
+        raise person_refusal(decisions, reason="an Expert cannot")
 
 
 def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
@@ -82,7 +82,7 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
 
 def _memory(context: ToolContext) -> TaskMemory:
     if not context.parts.has(TASK_MEMORY):
-        raise SkillError("there is no execution memory here")
+        raise SkillError("execution memory is not available here")
     return context.parts.get(TASK_MEMORY)
 
 

@@ -1,7 +1,7 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-The decoder also accepts the deviations of compatible servers; `reasoning` keeps what these want back with a
-reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
+The decoder also accepts the deviations of compatible servers; `reasoning` keeps the fields that these need back with
+a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
+    """Encode the body of `POST /chat/completions`.
+
+    `blobs` has the blobs of the messages that `items_of_chat` has not encoded yet.
+    """
     dialect = dialect.adapted(request.adaptations)
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
@@ -112,7 +115,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
     limit = dialect.limit_name
     options: JsonObject = {
-        **({} if limit is None else {limit: dialect.most_tokens(request)}),
+        **({} if limit is None else {limit: dialect.max_reply_tokens(request)}),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
         **_reasoning(request, dialect),
@@ -184,7 +187,7 @@ def _reply(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner, 
 
 
 def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
-    """Return the content of a reply, with the reasoning that came inside it, which is taken out of `fields`."""
+    """Return the content of a reply, with the reasoning that came inside it, which is removed from `fields`."""
     parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
         said: JsonObject = {"type": "text", "text": text}
@@ -203,7 +206,7 @@ _NO_CONTENT: Mapping[str, JsonObject] = {
     "empty content": {"content": ""},
     "absent content": {},
 }
-"""Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
+"""Forms of the content of a reply that has only calls. An endpoint that refuses all of them gets a text."""
 
 
 def _needed_reasoning(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner) -> JsonObject:
@@ -259,7 +262,7 @@ class _Function(Wire):
 
 
 class _ToolCallDelta(Wire):
-    model_config = ConfigDict(extra="allow")  # signatures, which go back with the call
+    model_config = ConfigDict(extra="allow")  # signatures, which are sent back with the call
 
     index: Index = None
     id: Text = ""
@@ -267,7 +270,7 @@ class _ToolCallDelta(Wire):
 
 
 class _CompletionUsage(Wire):
-    """Token counts by the names of this API, and of others that servers use in its place."""
+    """Token counts, by the names of this API and by other names that servers use instead."""
 
     prompt_tokens: Count = Field(default=None, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
     completion_tokens: Count = Field(default=None, validation_alias=AliasChoices("completion_tokens", "output_tokens"))
@@ -280,19 +283,19 @@ class _CompletionUsage(Wire):
 
 
 class _ChoiceDelta(Wire):
-    model_config = ConfigDict(extra="allow")  # reasoning in fields of many names
+    model_config = ConfigDict(extra="allow")  # extra fields hold reasoning under many names
 
     role: Text = ""
     content: JsonValue = None
     refusal: Text = ""
     tool_calls: list[_ToolCallDelta] | None = None
-    function_call: OrNone[_Function] = None  # the older form of a call, of which a reply has one at most
+    function_call: OrNone[_Function] = None  # the older form of a call; a reply has at most one
 
 
 class _Choice(Wire):
     index: Index = None
     delta: _ChoiceDelta | None = None
-    message: _ChoiceDelta | None = None  # replaces `delta` in the answer of a server that does not stream
+    message: _ChoiceDelta | None = None  # instead of `delta` in the answer of a server that does not stream
     finish_reason: Text = ""
     usage: OrNone[_CompletionUsage] = None
 
@@ -334,7 +337,7 @@ class ChatDecoder:
     """Decoder of a reply from the data of its stream's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None], dialect: Dialect = _OPENAI, model: str = "") -> None:
-        """Pass each piece of text to `on_delta`; what the endpoint wants back is kept for `dialect` and `model`."""
+        """Pass each piece of text to `on_delta`; what the endpoint needs back is kept for `dialect` and `model`."""
         self._owner = OpaqueOwner(dialect.vendor, model)
         self._kept = KeptFields()
         self._tags = ThinkTags() if dialect.profile.reads_tags else None
@@ -358,7 +361,7 @@ class ChatDecoder:
         has_more = False
         for choice in chunk.choices or ():
             if not choice.index:
-                has_more = self._take(choice) or has_more
+                has_more = self._add_choice(choice) or has_more
         if self._finish:
             return ReplyProgress.FINISHED if has_more or chunk.usage is not None else ReplyProgress.IDLE
         is_first, self._has_begun = bool(chunk.choices) and not self._has_begun, self._has_begun or bool(chunk.choices)
@@ -380,12 +383,12 @@ class ChatDecoder:
         parts += self._calls.parts(self._owner)
         has_mark = self._has_mark or (bool(self._finish) and bool(self._counts))
         check_end(
-            self._finish, _FINISH, parts, has_mark=has_mark, wanted=f"neither a finish_reason nor {END_MARK} came"
+            self._finish, _FINISH, parts, has_mark=has_mark, wanted=f"there was neither a finish_reason nor {END_MARK}"
         )
         return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
 
-    def _take(self, choice: _Choice) -> bool:
-        """Add what a choice brings. Return False if that is nothing."""
+    def _add_choice(self, choice: _Choice) -> bool:
+        """Add the content of a choice. Return False if it has none."""
         has_more = bool(choice.finish_reason)
         self._finish = choice.finish_reason or self._finish
         delta = choice.delta or choice.message
@@ -442,11 +445,11 @@ class _Call:
 
     @property
     def is_whole(self) -> bool:
-        """True if the arguments are whole JSON, more than a placeholder."""
+        """True if the arguments are complete JSON and more than a placeholder."""
         return is_object(join_arguments(self.pieces))
 
     def repeats(self, function: _Function) -> bool:
-        """Return whether a delta brings nothing new: an equal name, and no arguments or equal ones."""
+        """Return whether a delta adds nothing: it has an equal name, and no arguments or equal ones."""
         text = arguments_text(function.arguments)
         return function.name == self.name and (
             not text.strip() or parsed(text) == parsed(join_arguments(self.pieces)) is not None
@@ -454,12 +457,12 @@ class _Call:
 
 
 class _Calls:
-    """The calls of a reply, assembled from deltas that may lack what tells them apart.
+    """The calls of a reply, assembled from deltas that may not identify their call.
 
-    By the format each call has an index and an id, and the id and name come once. Servers give all calls one index,
+    In the format each call has an index and an id, and the id and name are sent once. Servers give all calls one index,
     one id or none, repeat names, or send several calls in one delta. A delta belongs to the call with its id and index;
-    without one of them, to that with the other; without both, to the latest. A name begins another call if that call's
-    arguments are whole already, or if its id or index says that it is another.
+    if one of them is missing, to the call with the other; if both are, to the latest call. A name begins a new call if
+    that call's arguments are already complete, or if its id or index differs.
     """
 
     def __init__(self) -> None:
@@ -487,7 +490,7 @@ class _Calls:
         return [_call_part(call, opaque_owner) for call in self._calls if call.name or call.pieces]
 
     def _find_call(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
-        """Return the call that a delta belongs to; None if it begins one."""
+        """Return the call that a delta belongs to; None if it begins a new call."""
         call = self._find_by_marks(index, call_id, function)
         if call is None or not function.name or not call.name:
             return call
@@ -507,7 +510,7 @@ class _Calls:
             if exact is not None or (matches and not function.name):
                 return exact or matches[0]
             if function.name and matches:
-                return None  # an id that is used twice, with another index
+                return None  # the same id used again, with another index
         if index is not None:
             match = next((call for call in candidates if call.index == index), None)
             is_other = match is not None and call_id and match.id and function.name
@@ -518,11 +521,15 @@ class _Calls:
         return candidates[0] if candidates else None
 
 
-def _call_part(call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
-    args, raw_args = read_arguments(join_arguments(call.pieces))
-    name, call_id = whole_characters(call.name), whole_characters(call.id)
+def _call_part(streamed_call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments(streamed_call.pieces))
+    name, call_id = whole_characters(streamed_call.name), whole_characters(streamed_call.id)
     return ToolCallPart(
-        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=opaque_owner.data(call.kept.fields())
+        tool_call_id=call_id,
+        tool_name=name,
+        args=args,
+        raw_args=raw_args,
+        opaque=opaque_owner.data(streamed_call.kept.fields()),
     )
 
 
@@ -530,7 +537,7 @@ def _usage(counts: Mapping[str, int]) -> Usage:
     input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
     reasoning, total = counts.get("reasoning_tokens", 0), counts.get("total_tokens", 0)
     if reasoning and total == input_tokens + output_tokens + reasoning:
-        output_tokens += reasoning  # a server that does not count reasoning as generated tokens
+        output_tokens += reasoning  # this server does not count reasoning as generated tokens
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,

@@ -1,4 +1,4 @@
-"""Differences between servers that both wire formats share: options, reasoning effort, and blobs."""
+"""Differences between servers for both wire formats: options, reasoning effort, and blobs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from perstack_openai.profiles import Efforts, Profile, profile_named
 
 OPENAI = profile_named("openai")
 
-_MAX_MEDIUM_TOKENS = 12_288  # highest budget in tokens for which a model gets medium effort
+_MAX_MEDIUM_TOKENS = 12_288  # maximum budget in tokens for which a model gets medium effort
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Format options of one server, with the user's settings."""
+    """The format options of one server, with the user's settings."""
 
     profile: Profile = OPENAI
     vendor: str = "openai"
     """Key of opaque parts: no other provider, and over Chat Completions no other server, can read them."""
     refused: frozenset[str] = frozenset()
     """Fields and forms that the endpoint has refused, in the words of `profiles`, in addition to its row."""
-    needed: frozenset[str] = frozenset()  # fields of messages that it has missed
+    needed: frozenset[str] = frozenset()  # fields of messages that the endpoint has reported as missing
     takes_images: bool = True
     takes_documents: bool = True
     max_tokens: int | None = None
@@ -58,7 +58,7 @@ class Dialect:
     """True if the server accepts a schema for a reply; None to judge by the model's name."""
 
     def adapted(self, adaptations: Adaptations) -> Dialect:
-        """Return the options after what the endpoint has refused."""
+        """Return the options adapted to what the endpoint has refused."""
         if not adaptations:
             return self
         refused = names_in(adaptations, "field") | names_in(adaptations, "field", "plain")
@@ -84,12 +84,12 @@ class Dialect:
 
     @property
     def limit_name(self) -> str | None:
-        """The name of the reply's limit: the usual one here, or the other if that was refused; None after both."""
+        """The field of the reply's limit: the usual name here, or the other if that was refused; None if both were."""
         names = sorted(("max_tokens", "max_completion_tokens"), key=lambda name: name != self.profile.max_tokens)
         return next((name for name in names if name not in self.refused), None)
 
     def needed_reasoning(self, model: str) -> str | None:
-        """Return the field that each earlier reply with calls must have; None without such a need."""
+        """Return the field that each earlier reply with calls must have; None if there is none."""
         missed = next((name.removeprefix("messages.") for name in self.needed), None)
         is_known = re.search(self.profile.reasoning_models, model) is not None
         return missed or (self.profile.needs_reasoning if is_known else None)
@@ -123,12 +123,12 @@ class Dialect:
         schema = schema_for(request, self.structured_output, is_known=is_known)
         return None if schema is None else {"name": "result", "schema": schema, "strict": requires_all(schema)}
 
-    def most_tokens(self, request: GenerationRequest) -> int | None:
+    def max_reply_tokens(self, request: GenerationRequest) -> int | None:
         """Return the maximum tokens of the reply; None leaves it to the server."""
         return request.max_tokens_within(self.max_tokens)
 
     def temperature_for(self, request: GenerationRequest) -> float | None:
-        """Return the temperature; None if none was set for reasoning models that reject others."""
+        """Return the temperature; None if none is set for a reasoning model that rejects other temperatures."""
         is_refused = self.profile.models.fixed_temperature and self.reasons(request.model)
         return self.temperature if is_refused else request.temperature_over(self.temperature)
 
@@ -148,12 +148,12 @@ class ContentEncoder:
 
     dialect: Dialect
     blobs: Mapping[str, bytes]
-    text_type: str  # value of `type` in a part of text
+    text_type: str  # value of `type` in a text part
     attachment: Callable[[Literal["image", "file"], str, str], JsonObject]
-    """Function that encodes a part from its kind, its data URL and its file name."""
+    """A function that encodes a part from its kind, its data URL and its file name."""
 
     def encode(self, contents: Iterable[ResultContent]) -> JsonValue:
-        """Encode text alone as a string, which every server accepts; else as parts. Blank texts are left out."""
+        """Encode text alone as a string, which every server accepts; otherwise as parts. Blank texts are left out."""
         parts = [
             part
             for part in self.encode_parts(contents)
@@ -182,7 +182,7 @@ class ContentEncoder:
 
 
 def with_error_prefix(result: ToolResultPart, text: str) -> str:
-    """Prefix the text of a failed result with `Error:`, since the formats have no error flag; no text is empty."""
+    """Prefix the text of a failed result with `Error:`, since the formats have no error flag."""
     text = NO_OUTPUT if is_blank(text) else text
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"

@@ -31,12 +31,12 @@ Api = Literal["chat", "responses"]
 _KEYS = ("OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS")
 
 _CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
-"""Headers that carry a credential; gateways in front of an endpoint use the last two."""
+"""Headers that may hold a credential; gateways in front of an endpoint use the last two."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIConnection:
-    """Endpoint, options, wire format and path of the requests."""
+    """A connection: the endpoint, the options, the wire format and the path of requests."""
 
     endpoint: Endpoint
     dialect: Dialect
@@ -53,8 +53,8 @@ class OpenAIConnection:
 class CompatibleSettings(EndpointSettings):
     """Settings that every provider of this plugin has."""
 
-    name: str | None = None  # label for people; never sent
-    images: bool = True  # False if the model accepts no images: it then gets a line of text for each
+    name: str | None = None  # a label for people, which is never sent
+    images: bool = True  # False if the model accepts no images: it then gets a line of text instead of each
 
 
 class OpenAISettings(CompatibleSettings):
@@ -66,7 +66,7 @@ class OpenAISettings(CompatibleSettings):
     documents: bool | None = None  # True if the server accepts PDFs. None: True at OpenAI, False at compatible servers.
     reasoning: bool | None = None  # True if the model reasons; None to judge by its name
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
-    """Shows a summary of the reasoning (Responses only)."""
+    """Form of the summary of the reasoning that is shown (Responses only)."""
 
 
 def openai_connection(config: ProviderConfig) -> OpenAIConnection:
@@ -88,25 +88,19 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     headers.update({**headers_of_env(env, "OPENAI_CUSTOM_HEADERS"), **settings.headers})
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("openai", "OPENAI_API_KEY")
-    official = is_openai(base_url)
-    api = settings.api or ("responses" if official else "chat")
+    profile = profile_at(base_url)
+    api = settings.api or ("responses" if profile.speaks_responses else "chat")
     dialect = replace(
         dialect_of(
             settings,
-            OPENAI if official else profile_at(base_url),
+            profile,
             "openai" if api == "responses" else owner_of("openai", base_url),
         ),
-        takes_documents=official if settings.documents is None else settings.documents,
+        takes_documents=profile.speaks_responses if settings.documents is None else settings.documents,
         reasoning=settings.reasoning,
         reasoning_summary=settings.reasoning_summary,
     )
     return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api)
-
-
-def is_openai(base_url: str) -> bool:
-    """Return whether the address is OpenAI's own server."""
-    host = urlsplit(base_url).hostname or ""
-    return host == "openai.com" or host.endswith(".openai.com")
 
 
 def has_credential(headers: Mapping[str, str]) -> bool:
@@ -134,7 +128,7 @@ def dialect_of(settings: CompatibleSettings, profile: Profile, vendor: str) -> D
 
 
 def owner_of(name: str, base_url: str) -> str:
-    """Return the key of a server's opaque parts: it names the server and holds nothing secret."""
+    """Return the key of a server's opaque parts. It names the server and contains no secret."""
     return f"{name}@{urlsplit(base_url).hostname}"
 
 
@@ -142,7 +136,7 @@ def owner_of(name: str, base_url: str) -> str:
 
 _AZURE_KEYS = ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN")
 _ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL")
-_RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"  # pattern of a resource name, the first label of its host name
+_RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"  # pattern of a resource name, which is the first label of its host name
 
 
 class AzureSettings(CompatibleSettings):
@@ -209,7 +203,7 @@ def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
         )
     if not re.fullmatch(_RESOURCE, resource):
         raise UsageError(
-            "AZURE_RESOURCE_NAME: this is not a name of a resource: give the first word of its address,"
+            "AZURE_RESOURCE_NAME is not the name of a resource: give the first word of its address,"
             " without .openai.azure.com"
         )
     return resource
@@ -229,7 +223,7 @@ def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[st
         return "/v1", f"?api-version={settings.api_version}" if settings.api_version else ""
     version = settings.api_version or (env.get("OPENAI_API_VERSION") or env.get("AZURE_API_VERSION") or "").strip()
     if not version:
-        message = "deployment based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
+        message = "deployment-based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
         raise DefinitionError((Problem(message, "perstack.toml", key="provider.setting.apiVersion"),))
     return "/deployments/{model}" if api == "chat" else "", f"?api-version={quote(version)}"
 
@@ -252,7 +246,7 @@ def profile_connection(profile: Profile, config: ProviderConfig) -> OpenAIConnec
         headers["Authorization"] = f"Bearer {key}"
     headers.update(settings.headers)
     if not is_safe and has_credential(headers):
-        message = f"a credential is not sent over http://, where others would see it: use https://{base_url[7:]}"
+        message = f"a credential is not sent over http://, where others could read it: use https://{base_url[7:]}"
         raise DefinitionError((Problem(message, "perstack.toml", key="provider.setting.headers"),))
     if not (profile.is_local or has_credential(headers) or is_loopback(base_url)):
         raise missing_key(profile.name, profile.keys[0])
@@ -263,7 +257,7 @@ def profile_connection(profile: Profile, config: ProviderConfig) -> OpenAIConnec
 
 
 def _address_of(profile: Profile, settings: EndpointSettings, env: Mapping[str, str]) -> str:
-    """Return the base URL; of a local server without `/v1` or `/api` at its end, which people give or leave out."""
+    """Return the base URL; for a local server without a final `/v1` or `/api`, which users may add."""
     usual = profile.address_variables[0]
     variable = next((name for name in profile.address_variables if env.get(name)), usual)
     if not profile.is_local:
@@ -285,7 +279,7 @@ def _server_url(host: str, port: int | None) -> str:
         parts = urlsplit(host if has_scheme else f"http://{host}")
     except ValueError:
         return host  # the later check reports the error
-    # A server's wildcard address is not an address to connect to.
+    # The wildcard address that a server listens at is not an address to connect to.
     netloc = re.sub(r"^(0\.0\.0\.0|\[::\])(?=:|$)", "localhost", parts.netloc)
     if not has_scheme and not re.search(r":\d+$", netloc):
         netloc = f"{netloc}:{port}"

@@ -24,10 +24,10 @@ def _create(name: str, config: ProviderConfig) -> Provider:
 
 @dataclass(frozen=True, slots=True)
 class LocalServerFactory(EndpointProviderFactory):
-    """Factory of a server that the user runs, which can list its models."""
+    """Factory of the provider for a server that the user runs, which can list its models."""
 
     profile: Profile = PLAIN
-    is_asked_always: bool = False  # True if no other program has its port: it is asked without any variable as well
+    is_asked_always: bool = False  # True if no other program uses its port, so that it is looked for without a variable
 
     @override
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel] | None:
@@ -58,7 +58,7 @@ def _factory(profile: Profile) -> ProviderFactory:
             priority=profile.priority,
             how_to_configure=f"set {profile.address_variables[0]} to a server's address, and name one of its models",
             needs=(profile.address_variables,),
-            is_vendor=False,  # a server on this machine, which the definition would make the user call
+            is_vendor=False,  # a local server that only the definition names, not the user
             make=make,
             profile=profile,
             is_asked_always=profile.has_own_port,

@@ -4,11 +4,11 @@ One row per endpoint. The codecs read a row and never ask for a vendor's name, s
 row: its provider, its key, its prices, its place in `perstack init` and its line in docs/providers.md follow from it.
 `make matrix` prints the table there; tests run each row against a server that refuses what the row says.
 
-`refuses` has one vocabulary for what an endpoint is known to refuse and for what one named in an error: a field of the
-request (`stream_options`), a field of its messages (`messages.name`), or one of the forms in `FORMS`. The encoder
-leaves all of it out. So an endpoint without a row starts as `PLAIN`, and learns from its errors.
+`refuses` uses one vocabulary, for known refusals and for those named in an error: a field of the request
+(`stream_options`), a field of its messages (`messages.name`), or one of the forms in `FORMS`. The encoder leaves all of
+these out. So an endpoint without a row starts as `PLAIN`, and learns from its errors.
 
-Every command imports this module, so patterns of models' names are texts here: they are compiled where one is used.
+Every command imports this module, so patterns of models' names are texts here and compiled where they are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMS = {
     "absent content": "no content at all there",
     "consecutive users": "two messages of the user in a row",
     "user after tool": "a message of the user right after a tool's result",
-    "changed call ids": "other ids of calls than it gave: they carry signatures",
+    "changed call ids": "changed ids of calls: its ids carry signatures",
     "long call ids": "ids of calls that are not nine letters and digits",
 }
 """Forms of messages that an endpoint may refuse, with their meaning for people."""
@@ -32,7 +32,7 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Efforts:
-    """Nearest reasoning effort for each word of a reasoning budget, for a family of models."""
+    """The nearest reasoning effort for each word of a reasoning budget, for a family of models."""
 
     models: str = ""
     none: str = "none"
@@ -48,7 +48,7 @@ class Efforts:
 
 @dataclass(frozen=True, slots=True)
 class ModelRules:
-    """Differences between the models of one vendor, by their names."""
+    """Rules for the models of one vendor, by their names."""
 
     take_schemas: str | None = None  # models known to accept a schema for the reply
     without_reasoning: str | None = None  # models that reject reasoning options
@@ -60,33 +60,34 @@ class ModelRules:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One endpoint: where it is, what it needs, what it refuses, and how it speaks of reasoning and usage."""
+    """One endpoint: its address, what it needs and refuses, and its forms of reasoning and usage."""
 
     name: str  # value of `providerName`
-    address: str  # without the path of a method; empty if each user has another
-    sources: tuple[str, ...]  # documentation and reports that the row follows
-    keys: tuple[str, ...] = ()  # environment variables of the key, the first is the usual one
+    address: str  # base URL, without the path of a method; empty if each user has a different one
+    sources: tuple[str, ...]  # documentation and reports on which the row is based
+    keys: tuple[str, ...] = ()  # environment variables of the key, the usual one first
     address_variables: tuple[str, ...] = ()
     is_local: bool = False  # a server that the user runs: its address must be set, plain http is allowed, no key needed
-    other_hosts: tuple[str, ...] = ()  # where this service answers as well
-    takes_any_address: bool = False  # True if `baseUrl` is often set to a server without a row
-    has_own_port: bool = False  # True if no other program usually has its port: `perstack init` looks there
-    start: str = ""  # how to start a local server, for its error
-    priority: int = 80  # position among configured providers when the user names none
+    other_hosts: tuple[str, ...] = ()  # further addresses of this service
+    takes_any_address: bool = False  # True if users often set `baseUrl` to a server without a row
+    has_own_port: bool = False  # True if other programs rarely use its port, so that `perstack init` looks there
+    start: str = ""  # command that starts a local server, for error messages
+    priority: int = 80  # position among the configured providers if the user names none
     default_model: str | None = None
-    low_model: str | None = None  # for tier `low`; the default model is that of `middle`
+    low_model: str | None = None  # model for tier `low`; the default model is that of `middle`
     high_model: str | None = None
     price_list: str | None = None  # id of the vendor in the library of published prices
     refuses: frozenset[str] = frozenset()
     max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # preferred name of the reply's limit
     reasoning: tuple[str, ...] = ()  # fields in which its reasoning comes, for people; any other is understood as well
     needs_reasoning: str | None = None  # field that each earlier reply with calls must have
-    reasoning_models: str = ""  # models with that need
-    no_reasoning: str = " "  # content of that field for a reply without reasoning, or of another endpoint
-    reads_tags: bool = True  # `<think>` at the start of a reply's text begins reasoning
+    reasoning_models: str = ""  # pattern of the models with that need
+    no_reasoning: str = " "  # value of that field for a reply without reasoning, or from another endpoint
+    reads_tags: bool = True  # True if `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
-    """Use of the field `thinking`: it switches reasoning, in addition to the effort, or only off, as no effort does."""
-    usage_at: Literal["top", "choice", "x_groq"] = "top"  # place of the token counts in a chunk
+    """Use of the field `thinking`: it switches reasoning on and off, in addition to the effort, or only off."""
+    speaks_responses: bool = False  # True if Responses is used unless `api` says otherwise, and PDFs are accepted
+    usage_at: Literal["top", "choice", "x_groq"] = "top"  # where the token counts are in a chunk
     models: ModelRules = ModelRules()
 
     @property
@@ -110,7 +111,7 @@ _OPENAI_MODELS = ModelRules(
 )
 _NO_MINIMAL = ModelRules(efforts=(Efforts(minimal="low"),))
 _TEMPLATE = frozenset({"consecutive users"})
-"""Refused by servers that write the conversation with the model's own template: many of these want alternating roles.
+"""Refusals of servers that apply the model's own chat template: many templates require alternating roles.
 
 Source: vllm-project/vllm#6862; withcatai/node-llama-cpp#263; the templates of Mistral and Gemma models.
 """
@@ -128,6 +129,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="openai",
         address="https://api.openai.com/v1",
+        other_hosts=("openai.com",),
         takes_any_address=True,
         sources=("OpenAI API reference, «Chat Completions»",),
         keys=("OPENAI_API_KEY",),
@@ -140,6 +142,7 @@ PROFILES: tuple[Profile, ...] = (
         max_tokens="max_completion_tokens",  # its reasoning models reject the older name
         refuses=frozenset({"max_tokens"}),
         reads_tags=False,
+        speaks_responses=True,
         models=_OPENAI_MODELS,
     ),
     Profile(
@@ -218,7 +221,7 @@ PROFILES: tuple[Profile, ...] = (
         priority=82,
         default_model="mistral-medium-latest",
         price_list="mistral",
-        # a usage comes without being asked for; every field that it does not know is a 422
+        # it sends the usage without being asked; an unknown field is a 422
         refuses=frozenset(
             {
                 "stream_options",
@@ -453,7 +456,8 @@ def profile_named(name: str) -> Profile:
 
 
 def profile_at(address: str) -> Profile:
-    """Return the row of the vendor that has this address; `PLAIN` for an unknown endpoint."""
+    """Return the row of the vendor whose host, or one above it, this address has; `PLAIN` for an unknown endpoint."""
     host = urlsplit(address).hostname or ""
-    known = _BY_HOST.get(host) or _BY_HOST.get(host.partition(".")[2])
-    return PLAIN if known is None else known
+    while host and host not in _BY_HOST:
+        host = host.partition(".")[2]
+    return _BY_HOST.get(host, PLAIN)

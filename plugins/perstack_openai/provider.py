@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 
 class OpenAIProvider(HttpProvider):
-    """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
+    """Provider of one endpoint in one wire format. Its codec is imported at the first generation."""
 
     def __init__(self, connection: OpenAIConnection) -> None:
         super().__init__(connection.endpoint, connection.dialect.reply_settings())
         self._connection = connection
         self.endpoint_id = connection.endpoint.id
-        self.runs_tools = connection.api == "responses"  # the older API has none
+        self.runs_tools = connection.api == "responses"  # Chat Completions, the older API, has none
 
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:

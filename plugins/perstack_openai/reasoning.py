@@ -1,9 +1,9 @@
-"""Reasoning over Chat Completions: what a reply's endpoint needs back with it, kept as opaque data of that endpoint.
+"""Reasoning over Chat Completions: fields that an endpoint needs back with its reply, kept as its opaque data.
 
-Servers disagree on where reasoning comes: in a field of the message, in parts of its content, in tags at the start of
+Servers send reasoning in different places: in a field of the message, in parts of its content, in tags at the start of
 its text, as a signature on a call. `KeptFields` collects all of it while a reply arrives, under any name.
 `OpaqueOwner` writes it into the parts of the reply under a key for the endpoint and the model, and reads it back only
-for these, so that after a switch of either nothing of it is sent.
+for these, so that none of it is sent after a switch of either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perstack.core.messages.messages import ExpertMessage, ThinkingPart, ToolCal
 from perstack.dataclass import dataclass
 
 _KEPT = re.compile(r"^(reasoning|thinking|thought)|^(extra_content|provider_specific_fields)$|signature$")
-"""Fields of messages and calls that an endpoint wants back.
+"""Fields of messages and calls that an endpoint needs back.
 
 Source: DeepSeek, Moonshot, vLLM (`reasoning_content`, `reasoning`); OpenRouter (`reasoning_details`); Google's
 compatible address (`extra_content`); LiteLLM (`thinking_blocks`, `provider_specific_fields`).
@@ -27,7 +27,7 @@ compatible address (`extra_content`); LiteLLM (`thinking_blocks`, `provider_spec
 
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")  # fields that hold readable reasoning
 
-_GROWING = frozenset({"text", "summary", "thinking", "data"})  # texts of a listed item that arrive in pieces
+_GROWING = frozenset({"text", "summary", "thinking", "data"})  # text fields of a listed item that arrive in pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class OpaqueOwner:
         return {self.endpoint: {"model": self.model, **fields}} if fields and self.endpoint else None
 
     def fields(self, opaque: JsonObject | None) -> JsonObject:
-        """Return the fields that came from this owner; empty for another's."""
+        """Return the fields that came from this owner; empty for another owner's data."""
         own = (opaque or {}).get(self.endpoint)
         if not isinstance(own, dict) or own.get("model") != self.model:
             return {}
@@ -50,12 +50,12 @@ class OpaqueOwner:
 
 
 def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
-    """Return the fields that a call is sent back with."""
+    """Return the fields to send back with a call."""
     return opaque_owner.fields(part.opaque)
 
 
 def message_fields(message: ExpertMessage, opaque_owner: OpaqueOwner) -> JsonObject:
-    """Return the fields that a reply is sent back with: `_content` and `_tags` are for `content_sent_back`."""
+    """Return the fields to send back with a reply; `_content` and `_tags` tell how its text is written."""
     found: JsonObject = {}
     for part in message.contents:
         if isinstance(part, ThinkingPart):
@@ -96,7 +96,7 @@ def thinking_parts(content: JsonValue) -> list[JsonObject]:
 
 
 def thinking_text(parts: list[JsonObject]) -> str:
-    """Return the text of such parts."""
+    """Return the text of parts that are thinking."""
     return "".join(_text_in(part.get("thinking") or part.get("reasoning") or part.get("text")) for part in parts)
 
 
@@ -105,7 +105,7 @@ def _text_in(value: JsonValue) -> str:
 
 
 class KeptFields:
-    """Collector of the fields of one message, or of one call, that its endpoint wants back."""
+    """A collector of the fields of one message, or of one call, that its endpoint needs back."""
 
     def __init__(self) -> None:
         self._fields: JsonObject = {}
@@ -133,7 +133,7 @@ class KeptFields:
 
 
 def _joined_values(known: JsonValue, value: JsonValue) -> JsonValue:
-    """Return a field with another piece of it: texts are joined, listed items by index, objects by name."""
+    """Return a field extended by another piece: texts are joined, listed items by index, objects by name."""
     if isinstance(known, str) and isinstance(value, str):
         return known + value
     if isinstance(value, list):
@@ -147,7 +147,7 @@ def _joined_values(known: JsonValue, value: JsonValue) -> JsonValue:
 
 
 def _add_item(items: list[JsonValue], item: JsonValue) -> None:
-    at = _place_of(items, item)
+    at = _index_of(items, item)
     known = None if at is None else items[at]
     if at is None or not isinstance(known, dict) or not isinstance(item, dict):
         items.append(item)
@@ -155,8 +155,8 @@ def _add_item(items: list[JsonValue], item: JsonValue) -> None:
         items[at] = _updated(known, item, _GROWING)
 
 
-def _place_of(items: list[JsonValue], item: JsonValue) -> int | None:
-    """Return the place of the item that this one continues: of its index, or the last if neither has an index."""
+def _index_of(items: list[JsonValue], item: JsonValue) -> int | None:
+    """Return the position of the item that this one continues: that with its index, or the last if neither has one."""
     if not isinstance(item, dict):
         return None
     index, kind = item.get("index"), item.get("type")
@@ -165,7 +165,7 @@ def _place_of(items: list[JsonValue], item: JsonValue) -> int | None:
         if not isinstance(known, dict):
             return None
         if known.get("index") == index and (kind is None or known.get("type") == kind):
-            # an item that came whole, such as an encrypted one, is not continued by another without an index
+            # a complete item, such as an encrypted one, is not continued by an item without an index
             return at if index is not None or _GROWING & known.keys() - {"data"} else None
         if index is None:
             return None
@@ -191,7 +191,7 @@ Piece = tuple[Literal["text", "reasoning"], str]
 
 
 class ThinkTags:
-    """Splitter of a reply's text: what stands in `<think>` tags at its start is reasoning."""
+    """A splitter of a reply's text: text in `<think>` tags at its start is reasoning."""
 
     def __init__(self) -> None:
         self._state: Literal["start", "thinking", "after", "text"] = "start"
@@ -207,7 +207,7 @@ class ThinkTags:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """Return what was held back. Thinking without an end stays thinking."""
+        """Return the pieces held back. Thinking without an end tag stays thinking."""
         held, self._held = self._held, ""
         if self._state == "after":
             self.closing += held

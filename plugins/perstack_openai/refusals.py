@@ -1,7 +1,7 @@
-"""Find what only OpenAI's formats have among the parts that a refusal names, in the words of `profiles`.
+"""Find the parts of OpenAI's formats that a refusal names, in the vocabulary of `profiles`.
 
-These are fields of the messages of earlier replies, the two names of one limit, and forms of messages. Fields of the
-request are found as for every other format.
+These are fields of earlier replies, the two names of the reply's limit, and forms of messages. Fields of the request
+are found as for every other format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perstack.http_providers.refused_places import words_of
 
 _REQUIRED_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", "type", "function"})
 
-_LIMITS = ("max_tokens", "max_completion_tokens")  # names of one option: if one is refused, the other is sent
+_LIMITS = ("max_tokens", "max_completion_tokens")  # two names of one option: if one is refused, the other is sent
 
 _ORDERS = (
     (re.compile(r"roles? must alternate|alternat\w* user|consecutive (?:user|messages)", re.I), "consecutive users"),
@@ -42,7 +42,7 @@ def refused_fields(error: ProviderError, body: JsonObject) -> tuple[Adaptation, 
 
 
 def _missing_reasoning(replies: list[JsonObject], words: str) -> tuple[Adaptation, ...]:
-    """Return the adaptation for a refusal because a reply comes without its reasoning."""
+    """Return the adaptation for a refusal because an earlier reply is sent without its reasoning."""
     match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
     if match is None or all(match[0] in reply for reply in replies):
         return ()
@@ -61,7 +61,7 @@ def _fields_of(message: JsonObject) -> Iterator[str]:
 
 
 def _forms(replies: list[JsonObject], words: str) -> list[str]:
-    """Return the forms that the text complains of and the replies have; a complaint of a content may mean two."""
+    """Return the forms that the replies have and the error text names; an error about content may mean two forms."""
     found = [form for pattern, form in _ORDERS if pattern.search(words)]
     if "content" not in words:
         return found

@@ -74,7 +74,10 @@ from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_err
 
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
+    """Encode the body of `POST /responses`.
+
+    `blobs` has the blobs of the messages that `items_of_responses` has not encoded yet.
+    """
     dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
@@ -95,7 +98,7 @@ def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEnco
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "store": False}
     limits: JsonObject = {
-        "max_output_tokens": dialect.most_tokens(request),
+        "max_output_tokens": dialect.max_reply_tokens(request),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
     }
@@ -141,7 +144,7 @@ def _hosted_tool(tool: OfferedProviderTool) -> JsonObject:
 
 
 def _hosted(request: GenerationRequest, include: JsonValue) -> JsonObject:
-    """Return the fields that hosted tools need: what they have found, and the limit of their calls together."""
+    """Return the fields for hosted tools: their results to include, and the limit of all their calls together."""
     if not request.provider_tools:
         return {}
     includes = [_RESULTS[tool.name] for tool in request.provider_tools if tool.name in _RESULTS]
@@ -238,7 +241,7 @@ class _OutputContent(Wire):
 
 
 class _Item(Wire):
-    model_config = ConfigDict(extra="allow")  # items of hosted tools are sent back as they came
+    model_config = ConfigDict(extra="allow")  # items of hosted tools are sent back unchanged
 
     type: Text = ""
     id: Text = ""
@@ -308,7 +311,7 @@ _FIELDS: dict[str, tuple[_Field, str]] = {
     "response.reasoning_text": ("reasoning", "reasoning"),
     "response.function_call_arguments": ("arguments", "function_call"),
 }
-"""Field that an event of this family builds, and the type of its item. Families have `.added`, `.delta` and `.done`."""
+"""Field built by events of a family, and the type of its item. Families have `.added`, `.delta` and `.done`."""
 
 
 _PARTS: dict[str, tuple[_Field, str]] = {
@@ -316,22 +319,22 @@ _PARTS: dict[str, tuple[_Field, str]] = {
     "reasoning_text": ("reasoning", "reasoning"),
     "summary_text": ("summary", "reasoning"),
 }
-"""Field and type of item of an event with a part of one of these types."""
+"""Field and item type for an event with a part of this type."""
 
 
 class _StreamedItem:
-    """One item of the output, assembled from its events: servers omit its start, its pieces or its end."""
+    """An item of the output, assembled from its events: servers may omit its start, its pieces or its end."""
 
     def __init__(self, index: int | None, item: _Item) -> None:
         self.index = index
         self.item = item
         self.texts: dict[tuple[_Field, int], StreamedText] = {}
         self.json: list[str] = []
-        self.arguments = ""  # the whole arguments, by an event of their own
+        self.arguments = ""  # the complete arguments, from an event of their own
         self.has_start = self.is_done = False
 
     def is_of(self, index: int | None, item_id: str, kind: str) -> bool:
-        """Return whether an event with these marks, each of which may be missing, belongs to this item."""
+        """Return whether an event with this index, id and type belongs to this item. Each of them may be missing."""
         if kind and self.item.type and self.item.type != kind:
             return False
         same_id = not item_id or not self.item.id or self.item.id == item_id
@@ -344,11 +347,11 @@ class _StreamedItem:
 
     @property
     def content(self) -> str:
-        """Text or arguments as streamed."""
+        """The text or arguments as streamed."""
         return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
 
     def assemble(self) -> _Item:
-        """Return the item, completed by what was streamed."""
+        """Return the item, completed by the streamed pieces."""
         changes: dict[str, object] = {}
         if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
             changes["arguments"] = self.arguments or join_arguments(self.json)
@@ -411,7 +414,7 @@ class ResponsesDecoder:
         if response_stream_event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
-        return ReplyProgress.MORE if self._take(response_stream_event) else ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._apply(response_stream_event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -419,7 +422,7 @@ class ResponsesDecoder:
         items = self._items(response.output or [])
         reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
         if self._response is None:
-            check_end("", (), reply.contents, has_mark=self._has_mark, wanted="no response.completed came")
+            check_end("", (), reply.contents, has_mark=self._has_mark, wanted="there was no response.completed")
         self._show_rest(reply)
         return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 
@@ -431,8 +434,8 @@ class ResponsesDecoder:
         self._response = response
         return ReplyProgress.LAST
 
-    def _take(self, response_stream_event: _ResponseStreamEvent) -> bool:
-        """Process an event within a response. Return False if it brings nothing."""
+    def _apply(self, response_stream_event: _ResponseStreamEvent) -> bool:
+        """Process an event within a response. Return False if it adds nothing."""
         if response_stream_event.item is not None:
             self._take_item(response_stream_event, response_stream_event.item)
             return True
@@ -442,7 +445,7 @@ class ResponsesDecoder:
         field, kind = _PARTS.get(response_stream_event.part.type if response_stream_event.part else "", _FIELDS[family])
         streamed = self._streamed_item(response_stream_event.output_index, response_stream_event.item_id, kind)
         if streamed.item.type != kind:
-            return True  # a piece of an item of another kind, which is not part of the reply
+            return True  # ignore a piece of another kind of item, which is not part of the reply
         piece = arguments_text(response_stream_event.delta)
         whole = (
             response_stream_event.text
@@ -496,7 +499,7 @@ class ResponsesDecoder:
         return known
 
     def _find_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
-        """Return the latest item that an event may be about; one with its very id takes precedence."""
+        """Return the latest item that an event may be about; an item with its id takes precedence."""
         matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
         exact = next((known for known in matches if item_id and known.item.id == item_id), None)
         return exact or next(iter(matches), None)
@@ -522,7 +525,7 @@ class ResponsesDecoder:
                 self._show(Delta("text" if kind == "text" else "reasoning", text[len(self._shown[kind]) :]))
 
     def _items(self, output: list[_Item]) -> list[_Item]:
-        """Return the items of the final response and the streamed ones, each once, and each as whole as in either."""
+        """Return the items of the final response and the streamed items, merged: each occurs once, and complete."""
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
@@ -531,7 +534,7 @@ class ResponsesDecoder:
         rest = list(fewer)
         items: list[_Item] = []
         for item in more:
-            twin = _twin_of(item, rest)
+            twin = _find_same(item, rest)
             if twin is not None:
                 rest.remove(twin)
                 item = _filled(item, twin)
@@ -539,15 +542,15 @@ class ResponsesDecoder:
         return items
 
 
-def _twin_of(item: _Item, others: list[_Item]) -> _Item | None:
-    """Return the item among others that is this one: by its id, or by its type if an id is missing."""
+def _find_same(item: _Item, others: list[_Item]) -> _Item | None:
+    """Return the same item among others: by its id, or by its type if an id is missing."""
     same = [other for other in others if other.type == item.type]
     exact = next((other for other in same if item.id and other.id == item.id), None)
     return exact or next((other for other in same if not (item.id and other.id)), None)
 
 
 def _filled(item: _Item, other: _Item) -> _Item:
-    """Return an item with what it lacks from another form of it."""
+    """Return an item with its missing fields filled from another form of it."""
     changes: dict[str, object] = {
         name: value
         for name in ("id", "call_id", "name", "phase", "encrypted_content", "type")
@@ -608,7 +611,7 @@ def _sources_of(results: list[JsonValue]) -> Iterable[str]:
 
 
 def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
-    """Return the usage with the calls of hosted tools that are charged: searches, not the pages opened after them."""
+    """Return the usage with the calls of hosted tools that are charged: searches, not the pages opened afterwards."""
     uses: dict[str, int] = {}
     for item in items:
         kind = item.action.get("type") if isinstance(item.action, dict) else None

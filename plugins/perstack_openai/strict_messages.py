@@ -1,4 +1,4 @@
-"""Lists of messages for servers that refuse an order of roles: the model's template there wants them to alternate."""
+"""Lists of messages for servers that refuse an order of roles, because the model's template requires alternation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _USER, _TOOL = b'{"role":"user"', b'{"role":"tool"'
 class AlternatingEncoder(ListEncoder):
     """Encoder that joins the user's messages in a row into one.
 
-    The latest message of the user is held back, since another may follow it: only that one may change between requests.
+    The user's latest message is held back, since another may follow and be joined: only it may change between requests.
     """
 
-    bridge: ClassVar[bytes] = b""  # message between a tool's result and a message of the user; empty for none
+    bridge: ClassVar[bytes] = b""  # text of a message between a tool's result and a user's message; empty for none
 
     def __init__(self, write: Write) -> None:
         super().__init__(write)
@@ -53,7 +53,7 @@ class AlternatingEncoder(ListEncoder):
 
 
 class BridgingEncoder(AlternatingEncoder):
-    """Encoder for servers that take no message of the user right after a tool's result."""
+    """Encoder for servers that refuse a user's message right after a tool's result."""
 
     bridge: ClassVar[bytes] = b'{"role":"assistant","content":"OK."}'
 

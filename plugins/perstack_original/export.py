@@ -174,8 +174,8 @@ class _Export:
             case _ if isinstance(event, _STOPS):
                 self._stop(stretch, event)
             case _:
-                # The original has no permissions, budgets, workers, snapshots, schemas or compaction. Their texts that
-                # the model sees are among the messages, and of a redacted event what remains is at its position.
+                # The original has no permissions, budgets, workers, snapshots, schemas or compaction. Texts of these
+                # that the model sees are among the messages; the rest of a redacted event is at its position.
                 pass
 
     def _delegate(self, stretch: _Stretch, event: ours.CallDelegate) -> None:
@@ -317,7 +317,7 @@ class _Export:
         return theirs.OriginalPart(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
 
     def _write(self, stretch: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
-        # strictly increasing, so that the file names keep the order
+        # strictly increasing times, so that the file names keep the order
         stretch.clock = max(source.timestamp, stretch.clock + 1)
         start = stretch.run.start
         event = theirs.Event.model_validate(

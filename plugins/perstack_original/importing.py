@@ -142,7 +142,7 @@ def remaining_todos(result: Iterable[theirs.OriginalPart]) -> tuple[Todo, ...]:
 
 
 def error_of(event: theirs.Event) -> facts.ErrorInfo:
-    """Return why a run stopped, as far as its last event says."""
+    """Return the error that stopped a run, as far as its last event has it."""
     error = event.error or {}
     return facts.ErrorInfo(
         name=str(error.get("name", "Error")), message=str(error.get("message", event.reason or "unknown"))
@@ -547,7 +547,7 @@ def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> Foreign
             settings[name] = _parse(OriginalRunSetting, folder, "run-setting.json") or OriginalRunSetting()
             events[name] = [read for file in files if (read := _parse(Event, folder, file)) is not None]
             if all(event.type != "startRun" for event in events[name]):
-                raise StorageError(f"{folder.path}: it has events, and none of them is startRun")
+                raise StorageError(f"{folder.path}: it has events, but none of them is startRun")
     return from_original(job_id, events, settings)
 
 

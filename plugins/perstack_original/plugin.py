@@ -21,7 +21,7 @@ class OriginalFormat(JobFormat):
 
     @override
     def read(self, job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
-        # imported here, because most processes never need it
+        # imported late: most processes do not need it
         from perstack_original.importing import read_job
 
         return read_job(job_id, runs, names)

@@ -2,7 +2,7 @@
 
 `core.recordings.play` has the rules: the next reply follows from the request alone (its Run, purpose, step and
 messages), so that Runs may be played concurrently and resumed after a crash. This module reads the settings and
-converts recorded replies. The host asks the same player for results of tools and answers of persons (`player`).
+converts recorded replies. The host gets results of tools and answers of persons from the same player (`player`).
 
 A request that differs from the recording fails with `NotRecorded` instead of getting some other reply.
 """
@@ -32,14 +32,14 @@ class RecordedProvider(Provider):
     """Player of one recording, for any number of concurrent Runs."""
 
     def __init__(self, player: Player, pace_s: float = 0) -> None:
-        """Play the recording of `player`; each reply takes `pace_s` seconds, and its text arrives by words if any."""
+        """Play the recording of `player`; each reply takes `pace_s` seconds, in which its text arrives word by word."""
         self.player: Player = player
         self._pace_s = pace_s
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Return the recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""
         if request.place is None:
-            raise not_recorded(f"{self.player.name} plays Runs of Jobs only")
+            raise not_recorded(f"{self.player.name} plays only Runs of Jobs")
         purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
         recorded = self.player.reply(request.place, purpose, request.step, request.messages)
         reply = message_of(recorded)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
@@ -136,7 +136,7 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
         token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
             token = token_of(options.find().state_root.resolve(), os.environ)
-    # never from a file, which a definition could name; and no server or program of an Expert inherits it
+    # never from a file, which a definition could name; no server or program of an Expert inherits it
     guard = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
     guard.check()
     return guard
@@ -145,7 +145,7 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
 def _serve(serving: _Serving) -> None:
     loaded = _load_if_needed(serving)
     if sys.stdin.isatty():
-        print_err("waiting for an MCP client on stdin; see perstack mcp --help for --print-config")
+        print_err("waiting for an MCP client on stdin; `perstack mcp --help` explains --print-config")
     wire = ProtocolStdio.take_over()
     opening = wire.read()
     if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
@@ -162,7 +162,7 @@ def _serve(serving: _Serving) -> None:
 
 
 def offers_roots(opening: bytes) -> bool:
-    """Return whether a client's first message says that it can be asked for its open folders."""
+    """Return whether a client's first message offers roots, the folders that it has open."""
     try:
         message: object = json.loads(opening)
     except (ValueError, RecursionError):
@@ -173,7 +173,7 @@ def offers_roots(opening: bytes) -> bool:
 
 
 def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
-    """Return the project, or its error if the client may have another project open."""
+    """Return the project; if the client may have another project open, return the error instead of raising it."""
     try:
         return serving.load()
     except PerstackError as error:
@@ -192,14 +192,14 @@ def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> N
 def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
     guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
-        raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
+        raise UsageError(f"--http {text}: clients need a fixed address: write HOST:PORT")
     from perstack_server.http.access import PATH
 
-    print_err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
+    print_err(f"this goes into {CLIENTS[client].file}; it contains a secret, so keep it out of git:")
     print_out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
-def _places(options: HostOptions) -> dict[str, object]:
+def _location_options(options: HostOptions) -> dict[str, object]:
     """Return the location options. A workspace named by perstack.toml need not be below its folder."""
     place = options.find()
     try:
@@ -223,7 +223,7 @@ def _resolve_from(folder: Path, address: str) -> str:
 
 
 def _is_anywhere(address: str) -> bool:
-    """Return whether it is a server's address or in a variable, and so does not depend on the folder."""
+    """Return whether a storage address does not depend on the folder: a server's address, or one in a variable."""
     return bool(variables_in([address])) or "://" in address
 
 
@@ -233,7 +233,7 @@ _NOT_COPIED = frozenset({"client", "address", "names", "experts", "config", "wor
 
 def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ...]) -> list[str]:
     """Return the typed options with absolute paths: the client starts the server in any folder."""
-    values = {**_places(options), "--experts": ",".join(keys) or None}
+    values = {**_location_options(options), "--experts": ",".join(keys) or None}
     arguments = [part for name, value in values.items() if value is not None for part in (name, str(value))]
     flags: list[str] = []
     for option in context.command.params:

@@ -1,4 +1,4 @@
-"""SQLite file: its schema, and its two connections (one writes, one reads)."""
+"""The SQLite file: its schema, its writing connection and its reading connection."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ _INHERITED: list[object] = []
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Return whether another process has the file locked. Errors that Python raises itself have no SQLite code."""
+    """Return whether another process has the file locked. Errors raised by Python itself have no SQLite code."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 class DatabaseConnection:
-    """Connection, opened on first use (again in a forked child), and the thread for operations that may block.
+    """A connection, opened on first use (again in a forked child), and a thread for operations that may block.
 
-    On a fast disk only operations that would wait, and long ones, run in the thread: a switch would take longer.
+    On a fast disk only long operations and those that would wait run in the thread: a thread switch would take longer
+    than the operation.
     """
 
     def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
@@ -56,13 +57,13 @@ class DatabaseConnection:
     async def do(self, work: Callable[[], T], *, wholly: bool, is_long: bool = False) -> T:
         """Run an operation and return its result; a cancellation abandons its wait, or with `wholly` waits for its end.
 
-        A long one runs in the thread right away and does not count in the disk's latency.
+        A long operation runs in the thread at once, and does not count for the disk's latency.
         """
         is_ready = self._connection is not None and self._process == os.getpid() and not self._pace.is_slow
         is_ready = is_ready and not is_long
         if is_ready and self._turn.acquire(blocking=False):
             try:
-                # opened again in a thread if it was closed meanwhile: otherwise `close` would not close it
+                # if it was closed in the meantime, reopen it in the thread: otherwise `close` would not close it again
                 if self._connection is not None:
                     with self._pace.measure():
                         return work()
@@ -126,13 +127,13 @@ class DatabaseConnection:
 _APPLICATION = 0x70727374  # "prst"
 _VERSION = 5  # schema version. Lower ones were never released.
 _MIN_FILE_BYTES = 512  # minimum size of a database file in bytes
-_DAMAGED = "it is damaged: put it back from a copy"
-_NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
+_DAMAGED = "it is damaged: restore it from a copy"
+_NO_DATABASE = "this is not an SQLite database: name another file in `storage`"
 
-_RETRY_INTERVAL_S = 0.01  # seconds between two attempts while another process opens the file
+_RETRY_INTERVAL_S = 0.01  # seconds between attempts while another process opens the file
 
 _CREATION_LOCK = Lock()
-"""Held while a file is created: closing its descriptor would release the locks that this process has on it."""
+"""Held while a file is created: closing its descriptor would release this process's locks on the file."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -161,16 +162,17 @@ CREATE INDEX job_blobs_by_blob ON job_blobs (sha256)
 
 
 class Database:
-    """Database file, opened on first use, with a writing and a reading thread.
+    """A database file, opened on first use, with a writing and a reading thread.
 
-    A read never waits for a write that is blocked by another process or a slow disk.
+    Reads do not wait for a write that another process or a slow disk blocks.
     """
 
     def __init__(self, path: Path, *, is_evidence: bool = False) -> None:
         """Open nothing yet. `is_evidence`: reading creates and changes no file next to this one."""
         self.path = path
         self._is_evidence = is_evidence
-        self._copy: TemporaryDirectory[str] | None = None  # what is read if the file has a log that SQLite would apply
+        # copy that is read instead if SQLite would have to apply a log to the file
+        self._copy: TemporaryDirectory[str] | None = None
         self._opening = Lock()
         self._reader = DatabaseConnection(self._open_to_read, "perstack-sqlite-read")
         self._writer = DatabaseConnection(self._open_to_write, "perstack-sqlite-write")
@@ -189,7 +191,7 @@ class Database:
         """Return the result of `work`, run in a transaction that is rolled back if it raises.
 
         Without `synced` the commit becomes durable with the next synced one. A cancellation waits for the end of the
-        transaction, so that nothing is written after the caller has gone on.
+        transaction, so that nothing is written after the caller continues.
         """
 
         def writing() -> T:
@@ -215,8 +217,8 @@ class Database:
             (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if is_busy:
                 raise StorageError(
-                    f"{self.path}-wal: another process is reading the database: old content stays there until that has"
-                    " ended; try again then"
+                    f"{self.path}-wal: another process is reading the database: old content stays there until it ends;"
+                    " then try again"
                 )
 
         with self._explain_errors():
@@ -245,7 +247,7 @@ class Database:
             self._check_size()
             connection = sqlite3.connect(self.path, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
-                if sys.platform == "darwin":  # where a sync alone leaves data in the disk's cache
+                if sys.platform == "darwin":  # for systems on which a plain sync leaves data in the disk's cache
                     connection.execute("PRAGMA fullfsync = 1")
                 self._prepare(connection)
             except BaseException:
@@ -267,18 +269,18 @@ class Database:
         return self._open_unchanged(self.path, "mode=ro" if log.exists() and log.stat().st_size else "immutable=1")
 
     def _has_content(self) -> bool:
-        """Return whether there is a database to read; as evidence, an empty file is none."""
+        """Return whether there is a database to read; as evidence, an empty file does not count."""
         try:
             return self.path.stat().st_size > 0 or not self._is_evidence
         except OSError:
             return self.path.exists()
 
     def _open_evidence(self) -> sqlite3.Connection:
-        """Open the file without writing next to it: a copy of it, if SQLite would have to apply a log first."""
+        """Open the file without writing next to it: if SQLite would have to apply a log first, open a copy."""
         self._check_size()
         if not any(os.path.lexists(path) for path in companions(self.path)):
             return self._open_unchanged(self.path, "immutable=1")
-        from tempfile import TemporaryDirectory  # few states have one of them at rest
+        from tempfile import TemporaryDirectory  # at rest few databases have one of these files
 
         self._copy = TemporaryDirectory(prefix="perstack-")
         for path in (self.path, *companions(self.path)):
@@ -303,7 +305,7 @@ class Database:
         if _is_empty(connection):
             _write_ahead(connection)
             with _transaction(connection):
-                # Checked again inside the transaction: another process may have created the tables meanwhile.
+                # Check again inside the transaction: another process may have created the tables in the meantime.
                 if _is_empty(connection):
                     # executescript() would end the transaction.
                     for statement in _TABLES.split(";"):
@@ -313,7 +315,10 @@ class Database:
         self._check_identity(connection)
 
     def _make(self) -> bool:
-        """Create the empty file with our mode, which SQLite copies to its companion files. False if it exists."""
+        """Create the empty file with our mode, which SQLite copies to its companion files.
+
+        Return False if it exists.
+        """
         with _CREATION_LOCK:
             if self.path.exists():
                 return False
@@ -322,18 +327,18 @@ class Database:
             return True
 
     def _check_size(self) -> None:
-        # SQLite takes a very short file for an empty one and would overwrite it. Do not open the file here: closing it
+        # SQLite treats a very short file as empty and would overwrite it. Do not open the file here: closing it
         # would release all locks that this process has on it, and another process that closes it then would remove the
         # WAL that a connection is still writing.
         status = self.path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise StorageError(f"{self.path}: it is no ordinary file")
+            raise StorageError(f"{self.path}: it is not a regular file")
         if 0 < status.st_size < _MIN_FILE_BYTES:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
         if _pragma(connection, "application_id") != _APPLICATION:
-            raise StorageError(f"{self.path}: this is the database of another program; name another file in `storage`")
+            raise StorageError(f"{self.path}: this is another program's database: name another file in `storage`")
         version = _pragma(connection, "user_version")
         if version > _VERSION:
             raise StorageError(f"{self.path}: written by a newer perstack (schema {version}); upgrade perstack")
@@ -343,7 +348,7 @@ class Database:
                 " `storage`"
             )
         if not _has_our_tables(connection):
-            raise StorageError(f"{self.path}: its tables are not those of perstack; name another file in `storage`")
+            raise StorageError(f"{self.path}: its tables are not those of perstack: name another file in `storage`")
 
     @contextmanager
     def _explain_errors(self) -> Generator[None]:
@@ -391,7 +396,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _has_our_tables(connection: sqlite3.Connection) -> bool:
-    """Return whether the file has these tables and indices, and nothing else that SQLite would execute.
+    """Return whether the file has exactly our tables and indices, and nothing else that SQLite would execute.
 
     A view with the name of a table can be a query that never ends, and a trigger runs with each change.
     """
@@ -401,7 +406,7 @@ def _has_our_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _is_of_sqlite(kind: str, name: str) -> bool:
-    """Return whether an object is one of SQLite's own, as the statistics of ANALYZE are."""
+    """Return whether an object belongs to SQLite itself, such as the statistics of ANALYZE."""
     return kind == "table" and name.startswith("sqlite_")
 
 

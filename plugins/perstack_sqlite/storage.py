@@ -6,10 +6,10 @@ program. Leases are flocks on those files, not rows: the kernel releases them wh
 One table `records` holds all logs; a record's key is its Run's number times 2^32 plus its sequence number, so a log is
 one range of keys. An append checks the last record and inserts in one immediate transaction, which is also the fence
 against a second writer. Reads verify the hash chain. Namespaces share the tables: in another namespace a Job's key is
-`{space}/{jobId}`, which is no valid id, and its lock file `{space}.{jobId}`.
+`{space}/{jobId}`, which is not a valid id, and its lock file is `{space}.{jobId}`.
 
-`blobs` has the bytes of each blob once, `job_blobs` says which Jobs have it. A blob that no Job has any more is deleted
-in the same transaction.
+`blobs` has the bytes of each blob once, `job_blobs` the Jobs that have it. When the last Job loses a blob, the blob is
+deleted in the same transaction.
 
 Change together: a table in `database` and its schema version, `delete_job` and `sizes_of`; the layout of keys and every
 query with `_KEYS_PER_RUN`. `perstack.testing.storage_contract` checks the port's promises.
@@ -85,8 +85,11 @@ _LOGS = (
 )
 
 
-def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str, JobSize]:
-    """Return the size of each Job in a namespace by its key. `places` is the number of record keys per Run."""
+_KEYS_PER_RUN = 1 << 32  # record keys per Run: a log has at most one record less
+
+
+def sizes_of(db: sqlite3.Connection | None, space: str) -> dict[str, JobSize]:
+    """Return the size of each Job in a namespace, by its key."""
     sizes: dict[str, dict[str, int]] = {}
     if db is None:
         return {}
@@ -99,17 +102,15 @@ def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str
     for kind, queries in _QUERIES.items():
         for query in queries:
             add(kind, query, (space,))
-    add("logs", _LOGS, (places, places, space))
+    add("logs", _LOGS, (_KEYS_PER_RUN, _KEYS_PER_RUN, space))
     jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_IN_SPACE}", (space,))}  # noqa: S608
     return {key: JobSize(**job_sizes) for key, job_sizes in sizes.items() if key in jobs}
 
 
 T = TypeVar("T")
 
-_KEYS_PER_RUN = 1 << 32  # record keys per Run, and so the maximum number of records plus one
-
 _MAX_WRITTEN = (1 << 63) - 1
-_MEDIUM = "the file"  # medium that a person puts back from a copy if data is damaged
+_MEDIUM = "the file"  # what a person restores from a copy if data is damaged
 
 JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
@@ -186,15 +187,15 @@ class SqliteStorage(Storage):
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
-        # one more than wanted, to learn whether more follow
+        # one row more than asked for, to learn whether more follow
         values = (self._prefix, written, self._prefix + job_id, limit + 1)
-        rows = await self._database.read(lambda db: _rows(db, JOBS, values))
+        rows = await self._database.read(lambda db: _fetch(db, JOBS, values))
         return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
-        rows = await self._rows_of_job(job_id, query, (self._key(job_id), _KEYS_PER_RUN))
+        rows = await self._fetch_for_job(job_id, query, (self._key(job_id), _KEYS_PER_RUN))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
@@ -202,12 +203,12 @@ class SqliteStorage(Storage):
         if not records:
             return
         check_id(ref.run_id, "run")
-        self._key(ref.job_id)
+        check_job_id(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            base = self._number(db, ref) * _KEYS_PER_RUN
-            head = self._head_at(db, ref, base, expected_seq)
-            head_after(head, records, self._place(ref))
+            base = self._run_number(db, ref) * _KEYS_PER_RUN
+            head = self._check_length(db, ref, base, expected_seq)
+            head_after(head, records, self._log_name(ref))
             rows = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
             db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", rows)
 
@@ -219,28 +220,29 @@ class SqliteStorage(Storage):
         key = self._key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _find_run(db, key, ref.run_id)
+            base = None if db is None else _first_key(db, key, ref.run_id)
             if base is None:
                 return []
-            # The record before is read too: the hash chain continues from it.
+            # Also read the record before `after`: the hash chain continues from it.
             last = _KEYS_PER_RUN - 1 if limit is None else min(after + limit, _KEYS_PER_RUN - 1)
             span = (base + max(after, 1), base + last)
-            rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
+            rows = _fetch(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             records = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
-            return verify_rows(records, after, self._place(ref), _MEDIUM)
+            return verify_rows(records, after, self._log_name(ref), _MEDIUM)
 
         return await self._database.read(work)
 
     @override
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        check_id(ref.run_id, "run")
         key = self._key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _find_run(db, key, ref.run_id)
+            base = None if db is None else _first_key(db, key, ref.run_id)
             if base is None:
                 return []
             values = (base + 1, base + _KEYS_PER_RUN - 1, count)
-            rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?", values)
+            rows = _fetch(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?", values)
             return [_bytes(line) for (line,) in reversed(rows)]
 
         return await self._database.read(work)
@@ -252,12 +254,12 @@ class SqliteStorage(Storage):
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA secure_delete = ON")
-            base = _find_run(db, key, ref.run_id)
+            base = _first_key(db, key, ref.run_id)
             if base is None:
-                raise NotFound(f"{self._place(ref)}: has no records, and so none at {seq}")
+                raise NotFound(f"{self._log_name(ref)}: has no records, and so none at {seq}")
             span = (base + 1, base + _KEYS_PER_RUN - 1)
-            rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(ref))
+            rows = _fetch(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
+            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._log_name(ref))
             db.execute("UPDATE records SET line = ? WHERE key = ?", (record, base + seq))
 
         await self._database.write(work)
@@ -276,7 +278,7 @@ class SqliteStorage(Storage):
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
-        rows = await self._database.read(lambda db: _rows(db, SUMMARIES, (self._prefix,)))
+        rows = await self._database.read(lambda db: _fetch(db, SUMMARIES, (self._prefix,)))
         return {self._id(key): _bytes(summary) for key, summary in rows}
 
     @override
@@ -294,28 +296,28 @@ class SqliteStorage(Storage):
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        rows = await self._database.read(lambda db: _rows(db, ENTRIES, (self._prefix,)))
+        rows = await self._database.read(lambda db: _fetch(db, ENTRIES, (self._prefix,)))
         return {self._id(key): _bytes(entry) for key, entry in rows}
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         query = "SELECT seq, entry FROM entries WHERE job_id = ?"
         key = self._key(job_id)
-        rows = await self._database.read(lambda db: _rows(db, query, (key,)))
+        rows = await self._database.read(lambda db: _fetch(db, query, (key,)))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        rows = await self._database.read(lambda db: _rows(db, LOST, (self._prefix,)))
+        rows = await self._database.read(lambda db: _fetch(db, LOST, (self._prefix,)))
         return tuple(sorted(self._id(key) for (key,) in rows))
 
     @override
     async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
         check_id(ref.run_id, "run")
-        self._key(ref.job_id)
+        check_job_id(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._number(db, ref)))
+            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._run_number(db, ref)))
 
         await self._database.write(work, synced=False)
 
@@ -345,7 +347,7 @@ class SqliteStorage(Storage):
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
-        rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
+        rows = await self._fetch_for_job(job_id, query, (self._key(job_id),))
         return page_of((str(checkpoint_id) for (checkpoint_id,) in rows), checkpoint_order, limit, after)
 
     @override
@@ -376,7 +378,7 @@ class SqliteStorage(Storage):
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         keys = None if job_ids is None else {self._key(job_id) for job_id in job_ids}
-        job_sizes = await self._database.read(lambda db: sizes_of(db, self._prefix, _KEYS_PER_RUN))
+        job_sizes = await self._database.read(lambda db: sizes_of(db, self._prefix))
         return {self._id(key): size for key, size in job_sizes.items() if keys is None or key in keys}
 
     @override
@@ -434,8 +436,8 @@ class SqliteStorage(Storage):
         def work(db: sqlite3.Connection) -> None:
             if expected is not None:
                 ref, seq = expected
-                self._head_at(db, ref, self._number(db, ref) * _KEYS_PER_RUN, seq)
-            for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
+                self._check_length(db, ref, self._run_number(db, ref) * _KEYS_PER_RUN, seq)
+            for (number,) in _fetch(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                 base = int(str(number)) * _KEYS_PER_RUN
                 db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _KEYS_PER_RUN - 1))
             _drop_blobs(db, key, _blob_names(db, key))
@@ -449,47 +451,51 @@ class SqliteStorage(Storage):
     async def close(self) -> None:
         await self._database.close()
 
-    async def _rows_of_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    async def _fetch_for_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         def work(db: sqlite3.Connection | None) -> list[tuple[object, ...]]:
             self._require(db, job_id)
-            return _rows(db, query, values)
+            return _fetch(db, query, values)
 
         return await self._database.read(work)
 
-    def _number(self, db: sqlite3.Connection, ref: RunRef) -> int:
+    def _run_number(self, db: sqlite3.Connection, ref: RunRef) -> int:
+        """Return the Run's number in the table `runs`, adding a row for a new Run. Raises NotFound without its Job."""
         key = self._key(ref.job_id)
-        number = _find_run(db, key, ref.run_id)
+        number = _first_key(db, key, ref.run_id)
         if number is not None:
             return number // _KEYS_PER_RUN
         check_id(ref.run_id, "run")
         self._require(db, ref.job_id)
         db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, ref.run_id))
-        number = _find_run(db, key, ref.run_id)
+        number = _first_key(db, key, ref.run_id)
         if number is None:
-            # A trigger may drop the row; number 0 would mix this log with others.
-            raise StorageError(f"{self._place(ref)}: the database keeps no row for it: is it one of perstack's?")
+            # A trigger in the database may drop the row; without a number of its own this log would mix with others.
+            raise StorageError(
+                f"{self._log_name(ref)}: the database did not keep a row for it: was it made by perstack?"
+            )
         return number // _KEYS_PER_RUN
 
-    def _head(self, db: sqlite3.Connection, ref: RunRef, base: int) -> Head:
+    def _read_head(self, db: sqlite3.Connection, ref: RunRef, base: int) -> Head:
         query = "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
-        rows = _rows(db, query, (base, base + _KEYS_PER_RUN - 1))
+        rows = _fetch(db, query, (base, base + _KEYS_PER_RUN - 1))
         if not rows:
             return EMPTY_LOG
         seq = int(str(rows[0][0])) - base
         try:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as error:
-            raise damage_error(self._place(ref), seq - 1, str(error), _MEDIUM) from error
+            raise damage_error(self._log_name(ref), seq - 1, str(error), _MEDIUM) from error
 
     def _has_record(self, db: sqlite3.Connection, ref: RunRef, head: Head) -> bool:
-        base = _find_run(db, self._key(ref.job_id), ref.run_id)
+        base = _first_key(db, self._key(ref.job_id), ref.run_id)
         line = None if base is None else _one_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
         return line is not None and ends_at(line, head)
 
-    def _head_at(self, db: sqlite3.Connection, ref: RunRef, base: int, expected_seq: int) -> Head:
-        head = self._head(db, ref, base)
+    def _check_length(self, db: sqlite3.Connection, ref: RunRef, base: int, expected_seq: int) -> Head:
+        """Return the log's head. Raises Conflict unless the log has `expected_seq` records."""
+        head = self._read_head(db, ref, base)
         if head.seq != expected_seq:
-            raise stale_writer(self._place(ref), expected_seq, head.seq)
+            raise stale_writer(self._log_name(ref), expected_seq, head.seq)
         return head
 
     def _open_lease(self, job_id: str) -> int:
@@ -513,28 +519,29 @@ class SqliteStorage(Storage):
     def _lease_file(self, job_id: str) -> Path:
         return self._leases / self._key(job_id).replace("/", ".")
 
-    def _place(self, ref: RunRef) -> str:
+    def _log_name(self, ref: RunRef) -> str:
         return f"{self._path}, run {ref.run_id}"
 
 
-def _rows(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+def _fetch(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     return [] if db is None else db.execute(query, values).fetchall()
 
 
 def _one_value(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
-    rows = _rows(db, query, values)
+    rows = _fetch(db, query, values)
     return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
 
 
 def _bytes(value: object) -> bytes:
-    # A user with a database shell may have stored text in place of bytes.
+    # A user with a database shell may have stored text instead of bytes.
     return value if isinstance(value, bytes) else str(value).encode()
 
 
 def _has_job(db: sqlite3.Connection, key: str) -> bool:
-    return bool(_rows(db, "SELECT 1 FROM jobs WHERE job_id = ?", (key,)))
+    return bool(_fetch(db, "SELECT 1 FROM jobs WHERE job_id = ?", (key,)))
 
 
-def _find_run(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
-    rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
+def _first_key(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
+    """Return the Run's number times `_KEYS_PER_RUN`, to which records add their number; None for an unknown Run."""
+    rows = _fetch(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
     return int(str(rows[0][0])) * _KEYS_PER_RUN if rows else None

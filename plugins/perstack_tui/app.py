@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.errors import PerstackError
 from perstack.host import Host
@@ -70,9 +70,9 @@ _TYPING = ("Enter send", "^J new line")
 _INTERRUPT = "Esc interrupt"
 _INBOX = "F3 Inbox"
 _KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", _INBOX, "^P all", "^Q quit")
-_DROP_ORDER = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
+_DROP_ORDER = ("^J new line", "Enter send", "^P all")  # hidden in a narrow key line, in this order
 
-_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job; a screen above it has others
+_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job, which do not apply to a screen above it
 
 
 class StartApp(App[int]):
@@ -128,8 +128,8 @@ class StartApp(App[int]):
         self._changed: set[Session] = set()
         self._frame: asyncio.TimerHandle | None = None
         self._drawn = 0.0
-        self._waiting = 0  # questions of all Jobs and tasks when they were counted last
-        self._asked: tuple[str, ...] = ()  # ids of the questions of the open tabs at that time
+        self._waiting = 0  # ids of all open questions at the last count
+        self._asked: tuple[str, ...] = ()  # ids of the questions of open tabs at the last count
         self._tabs = Bar(id="tabs")
         self._body = Vertical(id="panes")
         self._problem = LinesView(id="problem")
@@ -223,9 +223,9 @@ class StartApp(App[int]):
     def _session(self) -> Session:
         return Session(self.host, None, self._on_change, drives=self._drives)
 
-    async def _add(self, session: Session) -> JobPane:
+    async def _add(self, job_session: Session) -> JobPane:
         self._made += 1
-        pane = JobPane(session, InputHistory(self._typed), id=f"pane-{self._made}")
+        pane = JobPane(job_session, InputHistory(self._typed), id=f"pane-{self._made}")
         self._panes.append(pane)
         await self._body.mount(pane)
         self.action_tab(len(self._panes))
@@ -245,7 +245,7 @@ class StartApp(App[int]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Fit the tab line and the key line to the width."""
-        self._width = event.size.width  # the library's own value changes after this event
+        self._width = event.size.width  # the library updates its own value only after this event
         self._show_tabs()
         self._show_keys()
 
@@ -268,15 +268,15 @@ class StartApp(App[int]):
         try:
             waiting = len(await self.host.inbox())
         except PerstackError:
-            return  # the Inbox itself says why
+            return  # the Inbox reports the error
         if waiting != self._waiting:
             self._waiting = waiting
             self._show_keys()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _on_change(self, session: Session) -> None:
-        self._changed.add(session)
+    def _on_change(self, job_session: Session) -> None:
+        self._changed.add(job_session)
         if self._frame is None and self.is_running:
             loop = asyncio.get_running_loop()
             self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME_S), self._draw)
@@ -413,7 +413,7 @@ class StartApp(App[int]):
         """Close the tab unless its Job is driven here."""
         pane = self.pane
         if pane.session.is_driven:
-            self.notify("It is at work: Esc interrupts it.", severity="warning", markup=False)
+            self.notify("The Job is at work: Esc interrupts it.", severity="warning", markup=False)
             return
         pane.session.interrupt()
         self._panes.remove(pane)
@@ -457,10 +457,10 @@ class StartApp(App[int]):
         session.use_model(name)
         self.run_worker(self._check_model(session, name), group="model")
 
-    async def _check_model(self, session: Session, name: str) -> None:
-        """Say what is used, and warn of a name that the provider does not list."""
+    async def _check_model(self, job_session: Session, name: str) -> None:
+        """Show the model in use, and warn about a name that the provider does not list."""
         try:
-            text, is_doubt = await session.check_model(name)
+            text, is_doubt = await job_session.check_model(name)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
@@ -491,7 +491,7 @@ class StartApp(App[int]):
 
     def copy(self, text: str) -> None:
         """Copy to the clipboard and show the text: not every terminal allows programs to copy."""
-        line = one_line(text)  # a terminal obeys what is pasted into it
+        line = one_line(text)  # a terminal would obey escape sequences that are pasted into it
         self.copy_to_clipboard(line)
         self.notify(line, title="copied", markup=False)
 
@@ -533,7 +533,7 @@ class StartApp(App[int]):
 
 # The program from start to exit, restoring the terminal.
 
-_RECALLED_QUERIES = 50  # number of earlier queries that Up recalls
+_RECALLED_QUERIES = 50  # maximum earlier queries that Up recalls
 
 
 def run_start(
@@ -555,7 +555,7 @@ def run_start(
 
     async def main() -> tuple[int, tuple[JobSummary, ...]]:
         async with host:
-            job_id = await host.jobs.find(job)
+            job_id = await host.jobs.complete_id(job)
             typed = [
                 summary.query
                 for summary in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs)

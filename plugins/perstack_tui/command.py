@@ -17,8 +17,8 @@ from perstack.doors.cli.options import (
     original_options,
 )
 from perstack.doors.cli.terminal import print_err, print_out
-from perstack.doors.shared.job_status import job_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
+from perstack.doors.shared.status_phrases import job_line
 from perstack.errors import UsageError
 
 
@@ -52,7 +52,7 @@ def start_command(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
     if not plain and _is_dumb():
-        print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
+        print_err("note: this terminal has no cursor control (TERM is dumb), so --plain is used")
         plain = True
     loaded = options.load()
     host = replace(options, is_attended=lambda: True).open_host(loaded.project)

@@ -16,11 +16,11 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
-from perstack.doors.shared.job_status import next_step_of_job, spending_line
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
@@ -35,8 +35,8 @@ NO_EXPERT = "Choose an Expert first: its definition names the model."
 def nothing_held(live: ReloadedProject | None) -> str:
     """Return why there is no change that the user could accept."""
     if live is not None and live.problem is not None:
-        return "perstack.toml is broken: there is nothing to agree to."
-    return "The definition in force is the one of the file."
+        return "perstack.toml is invalid: there is nothing to agree to."
+    return "The current perstack.toml is already in use."
 
 
 class SessionListener(Protocol):
@@ -46,7 +46,7 @@ class SessionListener(Protocol):
         """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
         ...
 
-    def remarked(self, word: str, text: str) -> None:
+    def print_message(self, word: str, text: str) -> None:
         """Receive a message of this program."""
         ...
 
@@ -55,14 +55,14 @@ State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "a
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
-_EVENTS_PER_TURN = 200  # stored events that are applied before other tasks get a turn
-_FIRST_EVENTS = 300  # stored events of a longer Run that are shown before the rest is read
-_DRAWING_TIME_S = 0.15  # seconds for drawing them
-_QUESTION_CHECK_INTERVAL_S = 0.05  # seconds between two checks whether a delegate's question can be answered
+_EVENTS_PER_TURN = 200  # maximum stored events that are applied before other tasks run
+_FIRST_EVENTS = 300  # number of a long Run's last events that are shown before the rest is read
+_DRAWING_TIME_S = 0.15  # seconds to draw these before the rest is read
+_QUESTION_CHECK_INTERVAL_S = 0.05  # seconds between checks whether a delegate's question can be answered
 
 
 class Session:
-    """A Job, or a future one."""
+    """A Job in a tab, or a future Job."""
 
     def __init__(
         self,
@@ -90,16 +90,18 @@ class Session:
         self.is_watching = False
         self._waits = False  # True if the followed Job waits for a worker
         self._coordinator = ""  # the Run that decides `_waits`: a delegate may wait while its Job is driven
-        self._heard: dict[str, int] = {}  # number of stored events received of each Run
+        self._applied_seqs: dict[str, int] = {}  # number of the last applied stored event of each Run
         self.is_reading = False  # True if the events being received were stored before the Job was opened
         self.coming: Transcript | None = None  # the complete transcript, while only the Job's end is shown
         self._overtaken: Conflict | None = None  # reason why the sent text had no effect
         self._on_change = on_change
         self._listener = listener
-        self._said = phrase
+        self._phrase = phrase
         self._work: asyncio.Task[None] | None = None
-        self._others = set[asyncio.Task[None]]()
-        self._meanwhile: dict[str, OpenQuestion] = {}  # delegates' questions while other Runs run, by Run and call
+        self._background_tasks = set[asyncio.Task[None]]()
+        self._delegate_questions: dict[
+            str, OpenQuestion
+        ] = {}  # delegates' questions while other Runs run, by Run and call
 
     # --- state ----------------------------------------------------------------------------------------------------
 
@@ -109,19 +111,19 @@ class Session:
 
     @property
     def is_driven(self) -> bool:
-        """True if it is driven here, so that leaving interrupts it."""
+        """True if this process drives the Job, so that leaving interrupts it."""
         return self._work is not None and not self.is_watching
 
     @property
     def is_stopping(self) -> bool:
-        """True if it was interrupted and has not stopped yet."""
+        """True if the Job was interrupted and has not stopped yet."""
         return self._work is not None and self._work.cancelling() > 0
 
     @property
     def asking(self) -> OpenQuestion | None:
         """The open question: the Job's, or a delegate's while other Runs are running here."""
         if self.is_driven:
-            return next(iter(self._meanwhile.values()), None)
+            return next(iter(self._delegate_questions.values()), None)
         return None if self.job is None or self.is_busy else self.job.asking
 
     @property
@@ -133,22 +135,22 @@ class Session:
 
     @property
     def state(self) -> State:
-        """The state for display; `reading` and `watching` are of a Job that is followed here."""
+        """The state for display; `reading` and `watching` are states of a Job that is followed here."""
         if self._work is not None:
             if not self.is_watching:
                 return "running" if self.asking is None else "asking"
             return "reading" if self.is_reading else "queued" if self._waits else "watching"
         if self.job is None:
             return "stopped" if self.is_unread else "new"
-        if self.is_elsewhere:
+        if self.is_unfollowed:
             return "queued" if self.job.status == "queued" else "watching"
         if self.job.asking is not None:
             return "asking"
         return "completed" if self.job.status == "completed" else "stopped"
 
     @property
-    def is_elsewhere(self) -> bool:
-        """True if a worker or another process has the Job and it is not followed here."""
+    def is_unfollowed(self) -> bool:
+        """True if a worker or another process drives the Job, and it is not followed here."""
         return self.job is not None and not self.is_busy and self.job.status in ("queued", "running")
 
     @property
@@ -179,7 +181,7 @@ class Session:
         jobs = self.host.jobs.on_model(self.model)
         start, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
-            self._beside(self._answered_meanwhile(text, asking))
+            self._run_in_background(self._answer_delegate(text, asking))
             return
         self.resume_from, self.again = None, None
         resume = self.resumption
@@ -207,18 +209,18 @@ class Session:
 
     @property
     def may_be_told(self) -> bool:
-        """True if a text is told to the running Job: it asks nothing, and a process drives it."""
+        """True if a sent text is told to the running Job: a process drives it, and it has no open question."""
         return self.job_id is not None and self.asking is None and self.state in ("running", "watching")
 
     def tell(self, text: str) -> None:
         """Tell the running Job something, which its model sees before its next generation."""
-        self._beside(self._tell(self.job_id or "", text.strip()))
+        self._run_in_background(self._tell(self.job_id or "", text.strip()))
 
     async def _tell(self, job_id: str, text: str) -> None:
         try:
             delivery = await self.host.tell(job_id, text, by=_this_user())
         except PerstackError as error:
-            self._remark("error", error.text_for(self._said), "bad")
+            self._remark("error", error.text_for(self._phrase), "bad")
         else:
             self._remark("told", delivery.words, "good")
         self._on_change(self)
@@ -241,9 +243,9 @@ class Session:
         summary = self.job
         if self.is_unread and self.job_id is not None:
             self.watch(self.job_id)
-        elif summary is not None and self.is_elsewhere and self._may_drive(summary):
+        elif summary is not None and self.is_unfollowed and self._may_drive(summary):
             self._drive(lambda on_event: self.host.resume(summary.id, by=_this_user(), on_event=on_event))
-        elif summary is not None and self.is_elsewhere:
+        elif summary is not None and self.is_unfollowed:
             self.is_watching = True
             self._begin(self._look)
 
@@ -258,13 +260,13 @@ class Session:
         self._on_change(self)
 
     def model_in_force(self) -> str:
-        """Return, as `provider/model`, what the next Run uses; empty if there is none yet. Raises PerstackError."""
+        """Return the model of the next Run as `provider/model`; empty without an Expert. Raises PerstackError."""
         return "" if self.expert_key is None else self.host.experts.model(self.expert_key, self.model)
 
     async def check_model(self, name: str) -> tuple[str, bool]:
-        """Return what to say of the model in use, and whether it is a doubt: the provider may not list a newer model.
+        """Return a message about the model in use, and True if it is a warning: a provider may not list a newer model.
 
-        Raises PerstackError if it cannot be used; then the configured one is.
+        Raises PerstackError if the model cannot be used; then the configured one is used.
         """
         from perstack_tui.view.models import doubt_about
 
@@ -293,35 +295,35 @@ class Session:
         """Show an existing Job, and follow it while another process drives it."""
         self.job_id = job_id
         self.is_watching = self.is_reading = True
-        self._begin(lambda: self._watched(job_id))
+        self._begin(lambda: self._watch_job(job_id))
 
-    async def _answered_meanwhile(self, text: str, question: OpenQuestion) -> None:
+    async def _answer_delegate(self, text: str, question: OpenQuestion) -> None:
         try:
             await self.host.jobs.answer_live(text, question.id, by=_this_user())
         except Conflict as error:
-            await self.wait_until_idle()  # the others have just stopped, so the Job itself asks now
+            await self.wait_until_idle()  # the other delegates have just stopped, so the Job itself asks now
             if self.asking is not None and self.asking.id == question.id:
                 self.send(text)
             else:
-                self._remark("error", error.text_for(self._said), "bad")
+                self._remark("error", error.text_for(self._phrase), "bad")
         except PerstackError as error:
-            self._remark("error", error.text_for(self._said), "bad")
+            self._remark("error", error.text_for(self._phrase), "bad")
         self._on_change(self)
 
-    async def _until_asked(self, question_id: str) -> None:
+    async def _wait_for_question(self, question_id: str) -> None:
         """Wait until a delegate's question can be answered, a moment after it was recorded, then show it."""
         while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
             for question in self.host.jobs.live_questions(self.job_id):
                 if question.id == question_id:
-                    self._meanwhile[f"{question.run_id} {question.tool_call_id}"] = question
+                    self._delegate_questions[f"{question.run_id} {question.tool_call_id}"] = question
                     self._on_change(self)
                     return
 
-    def _beside(self, work: Coroutine[object, object, None]) -> None:
+    def _run_in_background(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
@@ -329,57 +331,57 @@ class Session:
         if self._work is None:
             self.unsettled, self.settled = (), {}
             self.began = self.host.clock.now()
-            self._begin(lambda: self._driven(work))
+            self._begin(lambda: self._drive_job(work))
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         async def done() -> None:
             await work()
 
         self._work = asyncio.create_task(done())
-        self._work.add_done_callback(self._on_task_end)  # also called for a task that was cancelled before it began
+        self._work.add_done_callback(self._on_task_end)  # also called for a task that was cancelled before it started
         self._on_change(self)
 
     def _on_task_end(self, work: asyncio.Task[None]) -> None:
         self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
-        self._waits, self._meanwhile = False, {}
+        self._waits, self._delegate_questions = False, {}
         self._on_change(self)
         if not work.cancelled():
             work.result()
 
-    async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+    async def _drive_job(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
         previous = self.job
         try:
-            self.job = await work(self._take_with_line)
-        except asyncio.CancelledError:  # interrupted, which is recorded by now
-            await self._stands()
+            self.job = await work(self._on_event)
+        except asyncio.CancelledError:  # interrupted, which has already been recorded
+            await self._refresh_summary()
             self._show_outcome()
         except Conflict as error:
             if self.job_id is None:
-                self._says(error)
+                self._show_error(error)
             else:
                 self.is_watching, self._overtaken = True, error
-                await self._watched(self.job_id)
+                await self._watch_job(self.job_id)
         except PerstackError as error:
-            self._says(error)
+            self._show_error(error)
             await self._look(previous)
         else:
             if self.job.status == "queued":
                 await self._look()
             else:
-                self._says_how_it_ended(self.job)
+                self._show_ending(self.job)
 
-    async def _watched(self, job_id: str) -> None:
+    async def _watch_job(self, job_id: str) -> None:
         """Show the whole Job and then its new events; of a long Job first its end, while all of it is read."""
         self.is_reading = True
-        self._heard = {}
+        self._applied_seqs = {}
         self._on_change(self)
         transcript = Transcript()
         try:
             if not await self._show_end(job_id):
                 self.transcript = transcript
             self.coming, event_count = transcript, 0
-            async for line in self.host.jobs.watch(job_id, on_caught_up=self._caught_up):
-                self._hear(line.event, transcript, line.seq)
+            async for line in self.host.jobs.watch(job_id, on_caught_up=self._show_complete_transcript):
+                self._apply_event(line.event, transcript, line.seq)
                 self._on_change(self)
                 event_count += 1
                 if event_count % _EVENTS_PER_TURN == 0:
@@ -387,21 +389,21 @@ class Session:
         except PerstackError as error:
             self.transcript = transcript
             self._say_overtaken()
-            self._says(error)
+            self._show_error(error)
         except asyncio.CancelledError:  # no longer watched
-            await self._stands()
+            await self._refresh_summary()
             return
         await self._note_programs(job_id)
         await self._look()
 
     async def _note_programs(self, job_id: str) -> None:
-        """Say if programs of an opened Job run without a question because it was begun so."""
-        with suppress(PerstackError):  # looking at the Job reports the error
+        """Add a note if programs of an opened Job run without a question, as decided at its start."""
+        with suppress(PerstackError):  # reading the Job reports the error
             if not self.host.programs_note and (note := await self.host.programs_note_of(await self.host.job(job_id))):
                 self._remark("note", note)
 
-    def _caught_up(self) -> None:
-        """Replace the shown end by the complete transcript: all stored events are read and valid."""
+    def _show_complete_transcript(self) -> None:
+        """Replace the shown end with the complete transcript, once all stored events are read and valid."""
         if self.coming is not None:
             self.transcript, self.coming, self.is_reading = self.coming, None, False
             self._on_change(self)
@@ -410,7 +412,7 @@ class Session:
     def _say_overtaken(self) -> None:
         error, self._overtaken = self._overtaken, None
         if error is not None:
-            self._remark("error", error.text_for(self._said), "bad")
+            self._remark("error", error.text_for(self._phrase), "bad")
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
@@ -420,26 +422,26 @@ class Session:
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
         for line in latest.lines:
-            with suppress(ValueError):  # the whole log is read as well, which reports errors
-                self.transcript.take(events.parse_event(open_line(line).payload))
+            with suppress(ValueError):  # reading the whole log, which follows, reports errors
+                self.transcript.apply(events.parse_event(open_line(line).payload))
         self._on_change(self)
         await asyncio.sleep(_DRAWING_TIME_S)
         return True
 
     async def _look(self, known_summary: JobSummary | None = None) -> None:
-        """Read the Job's state, and follow a Job of other processes to its end. `known_summary` is shown already."""
+        """Read the Job's state, and follow a Job of other processes to its end. `known_summary` is already shown."""
         try:
-            await self._stands()
+            await self._refresh_summary()
             while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
-                known_seqs = {**self._heard}
-                await self._followed(self.job)
-                await self._stands()
-                if self._heard == known_seqs:  # no event arrived, so no worker has it
+                known_seqs = {**self._applied_seqs}
+                await self._follow_job(self.job)
+                await self._refresh_summary()
+                if self._applied_seqs == known_seqs:  # no event arrived, so no worker drives it
                     break
         except PerstackError as error:
-            self._says(error)
+            self._show_error(error)
         except asyncio.CancelledError:  # no longer watched
-            await self._stands()
+            await self._refresh_summary()
             return
         self._show_outcome(known_summary)
 
@@ -447,26 +449,26 @@ class Session:
         """Return whether a Job that waits for a worker is driven here at the user's request."""
         return self.drives and summary.status == "queued"
 
-    async def _followed(self, summary: JobSummary) -> None:
+    async def _follow_job(self, summary: JobSummary) -> None:
         self.is_watching, self.is_reading, self._waits = True, False, summary.status != "running"
         self._coordinator = summary.coordinator_run_id or self._coordinator
         self._on_change(self)
-        known_seqs = {**self._heard}
+        known_seqs = {**self._applied_seqs}
         if summary.queued is not None:
-            await self.host.jobs.follow(summary.id, after=known_seqs, on_event=self._take_with_line)
+            await self.host.jobs.follow(summary.id, after=known_seqs, on_event=self._on_event)
             return
         async for line in self.host.jobs.watch(summary.id, after=known_seqs):
-            self._hear(line.event, self.transcript, line.seq)
+            self._apply_event(line.event, self.transcript, line.seq)
             self._on_change(self)
 
-    async def _stands(self) -> None:
+    async def _refresh_summary(self) -> None:
         if self.job_id is None:
             return
         try:
             self.job = await self.host.job(self.job_id)
         except NotFound:
             if self.job is None and not self.is_watching:
-                self.job_id = None  # the Job has not begun: the next text begins another
+                self.job_id = None  # the Job was never stored: the next text starts another
             return
         self.expert_key = self.expert_key or self.job.expert_key
         if self.job.status == "stoppedByInterrupt":
@@ -474,32 +476,32 @@ class Session:
 
     def _show_outcome(self, known_summary: JobSummary | None = None) -> None:
         """Show that nothing is running, and the outcome unless it is `known_summary`."""
-        was_at_work = self.transcript.rest()
+        was_at_work = self.transcript.stop_all()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
-            self._remark("interrupted", "its process has ended")
+            self._remark("interrupted", "the Job's process has ended")
         if self.job is not None and self.job != known_summary:
-            self._says_how_it_ended(self.job)
+            self._show_ending(self.job)
 
-    def _take_with_line(self, event: events.Event, line: bytes) -> None:
-        self._take(event)
+    def _on_event(self, event: events.Event, line: bytes) -> None:
+        self._apply_driven(event)
 
-    def _take(self, event: events.Event) -> None:
+    def _apply_driven(self, event: events.Event) -> None:
         self.job_id = self.job_id or event.job_id
-        self._hear(event, self.transcript, place_of(event.id)[2] if isinstance(event, events.StoredEvent) else 0)
+        self._apply_event(event, self.transcript, place_of(event.id)[2] if isinstance(event, events.StoredEvent) else 0)
         self._on_change(self)
 
-    def _hear(self, event: events.Event, transcript: Transcript, seq: int) -> None:
+    def _apply_event(self, event: events.Event, transcript: Transcript, seq: int) -> None:
         """Apply an event. `seq` is its number in its Run's log; 0 if it is not stored."""
         if seq:
-            self._heard[event.run_id] = seq
+            self._applied_seqs[event.run_id] = seq
             if isinstance(event, events.StartRun) and event.delegated_by is None:
                 self._coordinator = event.run_id
             if event.run_id == self._coordinator:
                 self._waits = isinstance(event, events.QueueRun)
         transcript.live.asks_at_once = self.is_driven
-        lines = transcript.take(event)
+        lines = transcript.apply(event)
         if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
-            self._beside(self._until_asked(event.id))
+            self._run_in_background(self._wait_for_question(event.id))
         elif isinstance(
             event,
             events.AnswerQuestion
@@ -508,20 +510,20 @@ class Session:
             | events.ChangeCall
             | events.FinishToolCall,
         ):
-            self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
+            self._delegate_questions.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
             self._listener.print_event(event, lines, transcript.live)
 
     def _remark(self, word: str, text: str, style: Style = "warn") -> None:
         self.transcript.remark(word, text, style)
         if self._listener is not None:
-            self._listener.remarked(word, text)
+            self._listener.print_message(word, text)
 
-    def _says(self, error: PerstackError) -> None:
-        self.transcript.rest()
-        self._remark("error", error.text_for(self._said), "bad")
+    def _show_error(self, error: PerstackError) -> None:
+        self.transcript.stop_all()
+        self._remark("error", error.text_for(self._phrase), "bad")
 
-    def _says_how_it_ended(self, summary: JobSummary) -> None:
+    def _show_ending(self, summary: JobSummary) -> None:
         if summary.status == "completed":
             self._remark("completed", spending_line(summary), "good")
 

@@ -1,7 +1,7 @@
 """Input and output of the terminal: any bytes, pastes without escapes, non-blocking drawing, restored modes.
 
-The library's reader ends the program at a byte that is not UTF-8, and takes what follows an escape within a paste for
-keys: a coloured log, pasted where a call waits for approval, could press `y` and Enter.
+The library's reader ends the program at a byte that is not UTF-8, and reads text after an escape in a paste as keys: a
+coloured log, pasted while a call waits for approval, could press `y` and Enter.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from textual import events
-from textual._xterm_parser import XTermParser  # private in the library; tests in a real terminal check it
+from textual._xterm_parser import XTermParser  # private names of the library; tests in a real terminal check them
 from textual.drivers.linux_driver import LinuxDriver
 from typing_extensions import override
 
 from perstack.doors.shared.output_stream import channel_at
 from perstack.doors.shared.signals import on_continued, on_suspended
 
-# Restoring the terminal even if this process is killed: a small process waits for its end and does it. A shell restores
-# the line modes that a killed program has left, but not the alternate screen, the mouse, or the keyboard protocol.
+# Restore the terminal even if this process is killed: a small process waits for its end and restores it. A shell only
+# restores the line modes that a killed program leaves, not the alternate screen, the mouse, or the keyboard protocol.
 
 _MODES = (
     "\x1b[<u"  # keyboard protocol
@@ -43,26 +43,26 @@ if [ "$word" != done ]; then
   printf '%s' "$2" >"$0"
 fi
 """
-"""A script that gets the terminal's name, its modes, and the sequence restoring the rest.
+"""A script that takes the terminal's name, its modes, and the sequence that restores the rest.
 
-`-isig` means that the modes are still the program's and not those of a shell that has taken over.
+`-isig` means that the modes are still the program's, not those of a shell that has taken over.
 """
 
-_END_TIMEOUT_S = 5  # seconds for that process to end
+_END_TIMEOUT_S = 5  # maximum seconds for the restoring process to end
 
 
 @contextmanager
 def terminal_restored() -> Generator[Callable[[], None]]:
     """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal.
 
-    Yields a function that does it at once, for a process that ends within the block: what restores the terminal after
-    a kill does so when a shell has already written to it.
+    Yields a function that restores it at once, for a process that ends within the block: the restoring process would
+    act only after a shell has already written to the terminal.
     """
     try:
         fd = sys.stdin.fileno()
         line_modes = termios.tcgetattr(fd)
         name = os.ttyname(fd)
-        # the system's programs first, and none of the current folder, which an Expert may write to
+        # the system's programs first, and never the current folder, which an Expert may write to
         env = {"PATH": os.pathsep.join((os.defpath, os.environ.get("PATH", "")))}
         modes = subprocess.run(
             ["stty", "-g"], stdin=fd, capture_output=True, text=True, check=True, cwd="/", env=env
@@ -90,20 +90,20 @@ def terminal_restored() -> Generator[Callable[[], None]]:
 _BEGIN = "\x1b[200~"
 _END = "\x1b[201~"
 _ESCAPE, _SEEN_AS = "\x1b", "\N{SYMBOL FOR ESCAPE}"
-_ENTER, _LINE_END = b"\r", b"\n"  # the byte of the Enter key, and the one a terminal in line mode makes of it
+_ENTER, _LINE_END = b"\r", b"\n"  # the byte of the Enter key, and the byte that a terminal in line mode turns it into
 
 _STDERR = 2
 _READ_BYTES = 1 << 16  # maximum bytes of one read
-_MAX_PENDING_BYTES = 1 << 18  # bytes queued for the terminal beyond which drawing stops
+_MAX_PENDING_BYTES = 1 << 18  # maximum bytes queued for the terminal; with more, drawing stops
 
 
 class PasteFilter:
-    """A decoder of terminal bytes to text, in which a paste contains no escape except those around it."""
+    """A decoder of terminal bytes to text. It removes escapes within a paste, so that a paste cannot press keys."""
 
     def __init__(self) -> None:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
-        self._last = ""  # the end of the last text, or what is held back within a paste: a mark may begin there
+        self._last = ""  # the end of the last text, or text held back within a paste, where a paste mark may begin
 
     def feed(self, data: bytes) -> str:
         """Return the text of the bytes. Keys are never held back."""
@@ -129,10 +129,10 @@ class PasteFilter:
 
 
 class TerminalDriver(LinuxDriver):
-    """The library's driver, with a reader that survives any byte, and no second one at a SIGCONT after SIGSTOP."""
+    """The library's driver, with a reader that survives any byte, and no second reader at a SIGCONT after SIGSTOP."""
 
     class TerminalGone(events.Event):
-        """Event sent to the app when no key can be read any more."""
+        """Event sent to the app when no more keys can be read."""
 
     _is_drawn = False
     _is_behind = False  # True if drawing was skipped because the terminal did not read
@@ -141,9 +141,9 @@ class TerminalDriver(LinuxDriver):
     @override
     def start_application_mode(self) -> None:
         self._channel = channel_at(_STDERR)
-        super().start_application_mode()  # type: ignore[no-untyped-call]  # the library has no types there
+        super().start_application_mode()  # type: ignore[no-untyped-call]  # untyped in the library
         self._is_drawn = True
-        on_suspended(self._stops)  # in the event loop: impossible within a write to the terminal
+        on_suspended(self._stops)  # runs in the event loop, so never within a write to the terminal
         on_continued(self._continues)
 
     @override
@@ -153,11 +153,11 @@ class TerminalDriver(LinuxDriver):
 
     @override
     def write(self, data: str) -> None:
-        """Draw, unless the terminal is too far behind: then nothing more is drawn until `catches_up`.
+        """Draw, unless the terminal is too far behind; then nothing is drawn until `catches_up` returns True.
 
-        The library's thread for writing is not used: once 30 writes are queued, because the terminal does not read or
-        its error has ended the thread, the next one blocks the event loop. The process would neither renew its leases
-        nor handle a signal.
+        The library's writing thread is not used: once 30 writes are queued, because the terminal does not read or an
+        error ended the thread, the next write blocks the event loop. The process would neither renew its leases nor
+        handle a signal.
         """
         if self._is_drawn:
             self._is_behind = self._is_behind or self._channel.pending > _MAX_PENDING_BYTES
@@ -167,7 +167,7 @@ class TerminalDriver(LinuxDriver):
             self._channel.write(data.encode("utf-8", "replace"))
 
     def catches_up(self) -> bool:
-        """Return whether the terminal reads again, and all must be drawn again."""
+        """Return whether the terminal reads again, so that everything must be redrawn."""
         if not self._is_behind or self._channel.pending:
             return False
         self._is_behind = False
@@ -180,7 +180,7 @@ class TerminalDriver(LinuxDriver):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _continues(self) -> None:
-        if self._is_drawn:  # stopped by SIGSTOP: a shell may have changed anything since
+        if self._is_drawn:  # after SIGSTOP: a shell may have changed any mode since
             self.suspend_application_mode()
         elif not self._comes_back:
             return

@@ -68,4 +68,4 @@ LIGHT = Theme(
         "scrollbar-background-active": "#fbfbf9",
     },
 )
-DEFAULTS = {**{name: str(value) for name, value in DARK.variables.items()}}  # variables beyond Textual's
+DEFAULTS = {**{name: str(value) for name, value in DARK.variables.items()}}  # variables in addition to Textual's

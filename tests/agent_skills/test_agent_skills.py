@@ -135,7 +135,7 @@ def test_a_skill_of_100_kb_costs_its_description_until_it_is_loaded(terminal: Te
     assert (shown["name"], shown["allowedTools"], shown["files"]) == ("big", ["Bash(git:*)", "Read"], 1)
     assert "agentSkills" not in plain
     printed = terminal.call("expert", "show", "a", "--provider", "scripted").out
-    assert "allowed-tools (allows nothing here): Bash(git:*) Read" in printed
+    assert "allowed-tools (has no effect here): Bash(git:*) Read" in printed
 
 
 def test_a_long_body_is_read_in_pieces(bench: Bench, tmp_path: Path) -> None:

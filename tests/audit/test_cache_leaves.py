@@ -23,7 +23,7 @@ from workload import spread
 from perstack.audit.auditor import verify_any
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.models import Price
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage_access import space_of
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.scripted import text, tool, turn
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perstack.config.env import read_env
-from perstack.config.keys import KeyStore
+from perstack.config.user_keys import KeyStore
 from perstack.errors import UsageError
 
 

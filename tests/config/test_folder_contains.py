@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.project import folder_contains
+from perstack.config.project_place import folder_contains
 
 
 @pytest.mark.parametrize("name", ["memory:/../../x", "memory:/../..", "memory:link", "file:link", "sqlite:link"])

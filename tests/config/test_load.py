@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.definition_files import load_project
@@ -224,7 +224,7 @@ def test_a_folder_of_that_name_is_no_definition_file(write, tmp_path):
 
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("perstack.config.project.CONFIG_NAME", "no-such-perstack.toml")
+    monkeypatch.setattr("perstack.config.project_place.CONFIG_NAME", "no-such-perstack.toml")
     assert find_config(tmp_path) is None
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from perstack.config.settings import ChosenSettings, resolve_settings
+from perstack.config.resolved_settings import ChosenSettings, resolve_settings
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key, Rule
 from perstack.core.definitions.options import BUDGET_OPTIONS, OPTIONS

@@ -185,10 +185,10 @@ def test_a_mark_holds_for_one_key_and_one_folder(tmp_path: Path) -> None:
     first, second = (StateMark(state, keys[0]) for state in states)
     assert first.claim()
     assert second.claim()
-    assert not StateMark(states[0], keys[1]).is_valid()
+    assert not StateMark(states[0], keys[1]).validate()
     states[1].mark.write_bytes(states[0].mark.read_bytes())
-    assert first.is_valid()
-    assert not second.is_valid()
+    assert first.validate()
+    assert not second.validate()
 
 
 @pytest.mark.parametrize(

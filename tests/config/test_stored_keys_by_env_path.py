@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perstack.config.env import read_env
-from perstack.config.keys import KeyStore
+from perstack.config.user_keys import KeyStore
 
 NAME, KEY = "ANTHROPIC_API_KEY", "sk-stored-by-the-user"
 

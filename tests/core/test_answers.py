@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.answers import (
+from perstack.core.jobs.answer_reading import (
     APPROVAL,
     NO,
     YES,
@@ -17,7 +17,7 @@ from perstack.core.jobs.answers import (
     read_job_answer,
     yes_or_no,
 )
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 
@@ -129,10 +129,10 @@ def test_an_answer_reaches_the_model_as_the_question_has_it(question: OpenQuesti
 @pytest.mark.parametrize(
     ("question", "said", "words"),
     [
-        (asking(approval=True), "only b", "say yes or no"),
-        (asking(approval=True, allowOther=True), "maybe", "say yes or no"),
-        (asking(options=["yes", "no"]), "maybe", "say yes or no"),
-        (asking(options=["ok", "cancel"]), "later", "say yes or no"),
+        (asking(approval=True), "only b", "answer yes or no"),
+        (asking(approval=True, allowOther=True), "maybe", "answer yes or no"),
+        (asking(options=["yes", "no"]), "maybe", "answer yes or no"),
+        (asking(options=["ok", "cancel"]), "later", "answer yes or no"),
         (asking(options=["tea", "coffee"], allowOther=False), "water", "say one of: tea, coffee"),
     ],
 )

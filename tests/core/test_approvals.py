@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from simulation import Simulation
 
 from perstack.core.definitions.permissions import Approval, call_digest
-from perstack.core.jobs.answers import read_job_answer
+from perstack.core.jobs.answer_reading import read_job_answer
 from perstack.core.runs.events.changed_calls import ChangeCall, DecideChangedCall
 from perstack.core.runs.events.questions import DecideApproval, RequestApproval
 from perstack.core.runs.events.tool_calls import StartToolCall
 from perstack.core.runs.evolve import IllegalEvent, evolve
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 
@@ -101,6 +101,9 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     wider = DecideApproval(**common, call_digest=request.call_digest, decision="job", rule="*")
     with pytest.raises(IllegalEvent, match="was not offered"):
         evolve(run, wider, run.head)
+    changed = ChangeCall(**common, call_digest=other.call_digest, args={"path": "b.txt"})
+    with pytest.raises(IllegalEvent, match="not of call"):
+        evolve(run, changed, run.head)
     unasked = StartToolCall(**simulation.stamp(), tool_call_id=request.tool_call_id, call_digest=request.call_digest)
     with pytest.raises(IllegalEvent, match="starts without an approval"):
         evolve(run, unasked, run.head)

@@ -15,7 +15,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget, Limits, lower_budget
-from perstack.core.jobs.budget import Bound, Grant, Ledger, WaitForRoom, excess_over, is_reported
+from perstack.core.jobs.budget_ledger import Bound, Grant, Ledger, WaitForRoom, excess_over, is_reported
 from perstack.core.runs.facts import DelegatedBy
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin

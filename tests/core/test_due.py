@@ -27,7 +27,7 @@ from perstack.iterations.evolve import summary_of_series
 from perstack.iterations.state import SeriesState, SeriesStatus
 from perstack.schedules import decide as schedules
 from perstack.schedules.schedule import Occurrence, ScheduleState
-from perstack.tasks import due as tasks
+from perstack.tasks import due_tasks as tasks
 from perstack.tasks.state import TaskState
 from perstack.workers.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_nobody
 

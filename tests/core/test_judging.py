@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.skills import Subject
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.expert_tests.models import Expected
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge, matches_call, shown_call
 

@@ -14,7 +14,7 @@ from perstack.core.definitions.job_status import JobStatus, PauseReason, lifecyc
 from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Closed
-from perstack.tasks.due import (
+from perstack.tasks.due_tasks import (
     AppendTaskEvents,
     AskCommand,
     ContinueTask,

@@ -7,11 +7,11 @@ import tomllib
 
 from pages import fenced, page
 
-from perstack.config.settings import resolve_settings
+from perstack.config.resolved_settings import resolve_settings
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import ContextPolicy
-from perstack.core.runs.context import OVERFLOW
+from perstack.core.runs.context_window import OVERFLOW
 from perstack.core.runs.events.context import CompactHistory, ShrinkResults, StartCompaction
 
 PAGE = page("docs/long-jobs.md")

@@ -92,7 +92,7 @@ def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_pa
     refused = done(folder, perstack, *asked)
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: no model provider is set up: set ANTHROPIC_API_KEY, or ")
-    assert "`perstack models` lists every way" in refused.stderr
+    assert "`perstack models` lists the providers" in refused.stderr
     assert not (folder / "perstack").exists()
 
     # run: on a script in the place of a model

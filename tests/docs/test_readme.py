@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, commands, fenced, page, run_line, section
 
-from perstack.config.settings import resolve_settings
+from perstack.config.resolved_settings import resolve_settings
 from perstack.definition_files import load_project
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 

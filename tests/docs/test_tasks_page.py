@@ -12,7 +12,7 @@ from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.core.definitions.job_status import PauseReason
 from perstack.definition_files import load_project
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.memory import ExecutionMemory
 from perstack.tasks.arguments import MAX_STATE_BYTES
 from perstack.tasks.events import TaskConfig

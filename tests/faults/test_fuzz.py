@@ -31,8 +31,8 @@ from perstack.audit.replay import replay_job
 from perstack.config.env import read_env
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
-from perstack.core.permissions.calls import policy_call
-from perstack.core.permissions.decisions import decide_call
+from perstack.core.permissions.policy_calls import policy_call
+from perstack.core.permissions.rule_decisions import decide_call
 from perstack.definition_files import load_project
 from perstack.doors.cli.param_types import (
     read_answer,
@@ -49,7 +49,7 @@ from perstack.lockfile.lock import read_lock
 from perstack.memory import ExecutionMemory
 from perstack.oversight.cloud_events import read_cloud_event
 from perstack.ports.storage import RunRef
-from perstack.recordings.export import job_document
+from perstack.recordings.job_exports import job_document
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from docs_tables import PrintedTable
 from media_limits_page import PRINTED as MEDIA_LIMITS
+from pages import keep_part
 from profiles_page import PRINTED as PROFILES_TABLE
 
 import perstack_anthropic.provider
@@ -115,7 +116,8 @@ def test_the_variables_are_those_that_are_read() -> None:
 
 @pytest.mark.parametrize("printed", [PROFILES_TABLE, MEDIA_LIMITS], ids=lambda printed: printed.name)
 def test_a_table_is_the_one_that_the_rows_make(printed: PrintedTable) -> None:
-    assert printed.printed() == printed.table(), "write it again: make matrix"
+    wanted = printed.table()
+    assert keep_part("docs/providers.md", printed.printed(), wanted) == wanted, "write it again: make matrix"
 
 
 PERSTACK = {

@@ -9,7 +9,7 @@ from pictures import ENCRYPTED_PDF, PDF, animation, picture
 
 from perstack.core.messages.media import MediaLimits
 from perstack.core.messages.messages import BlobPart, TextPart
-from perstack.media.formats import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
+from perstack.media.file_headers import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
 from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
 
 _HEADS = (

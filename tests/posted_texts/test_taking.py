@@ -13,7 +13,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.messages.messages import FinishReason, TextPart, text_of
 from perstack.core.messages.standing import STANDING_MARK, Saying, standing_text, without_text
 from perstack.core.runs.commands import Generate
-from perstack.core.runs.context import always_kept
+from perstack.core.runs.context_window import always_kept
 from perstack.core.runs.events import StartRun, parse_event
 from perstack.core.runs.events.context import DropText, TellRun
 from perstack.core.runs.events.generations import FinishGeneration, FinishStep, StartGeneration

@@ -76,7 +76,7 @@ def test_a_job_is_run_stopped_resumed_and_verified(tmp_path: Path, storage: str)
     ("command", "refusal"),
     [
         (["run", "writer", "go", "--runtime", "bubblewrap"], "the runtime bubblewrap needs Linux: use another runtime"),
-        (["mcp", "--http", "unix:here"], "only Linux says who connects to a socket: write HOST:PORT"),
+        (["mcp", "--http", "unix:here"], "only Linux reports which user connects to a socket: write HOST:PORT"),
     ],
 )
 def test_what_needs_linux_says_so_in_one_line(tmp_path: Path, command: list[str], refusal: str) -> None:

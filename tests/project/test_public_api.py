@@ -13,6 +13,7 @@ import pytest
 from hosts import Seen, wait_for
 
 import perstack
+import perstack.core.runs.start
 from perstack.audit.auditor import Auditor
 from perstack.audit.storage_admin import StorageAdmin
 from perstack.diagnostics.experts_and_skills import Experts, Skills
@@ -20,7 +21,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.reader import JobReader
 from perstack.errors import PerstackError
 from perstack.posted_texts.posting import PostedTexts
-from perstack.recordings.export import JobExports
+from perstack.recordings.job_exports import JobExports
 from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
 from perstack.workers.queue import DispatcherQueue
@@ -72,20 +73,20 @@ NAMES = {
 RUN = (
     "(expert: 'str', query: 'str', *, on_event: 'OnEvent | None' = None, config: 'str | Path | None' = None,"
     " workspace: 'str | Path' = '.', storage: 'str | None' = None, job_id: 'str | None' = None,"
-    " attachments: 'Sequence[Attachable]' = (), labels: 'Mapping[str, str] | None' = None,"
-    " output: 'type[BaseModel] | None' = None, env: 'Mapping[str, str] | None' = None,"
-    " overrides: 'Overrides | None' = None, plugins: 'Iterable[object]' = ()) -> 'JobSummary'"
+    " attachments: 'Sequence[Attachable]' = (), output: 'type[BaseModel] | None' = None,"
+    " env: 'Mapping[str, str] | None' = None, overrides: 'Overrides | None' = None,"
+    " plugins: 'Iterable[object]' = (), labels: 'Mapping[str, str] | None' = None) -> 'JobSummary'"
 )
 
 HOST = {
     "open": ("config", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "of": ("experts", "workspace", "storage", "env", "overrides", "plugins", "dispatcher", "is_attended"),
     "close": (),
-    "run": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
-    "run_sync": ("expert_key", "query", "job_id", "attachments", "labels", "output", "on_event"),
-    "stream": ("expert_key", "query", "job_id", "attachments", "labels", "output"),
-    "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
-    "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "output", "on_event"),
+    "run": ("expert_key", "query", "job_id", "attachments", "output", "on_event", "labels"),
+    "run_sync": ("expert_key", "query", "job_id", "attachments", "output", "on_event", "labels"),
+    "stream": ("expert_key", "query", "job_id", "attachments", "output", "labels"),
+    "submit": ("expert_key", "query", "at", "priority", "attachments", "job_id", "by", "labels"),
+    "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "output", "on_event", "labels"),
     "check_agreed": (),
     "answer": (
         "text",
@@ -101,7 +102,7 @@ HOST = {
         "on_event",
     ),
     "inbox": (),
-    "programs_note_of": ("job",),
+    "programs_note_of": ("summary",),
     "resume": (
         "job_id",
         "max_steps",
@@ -123,17 +124,17 @@ HOST = {
 EIGHT = {"run", "continue_job", "answer", "resume", "cancel", "submit", "job", "events"}
 PARTS = {
     JobReader: {
-        "has_begun",
+        "begun_state",
         "checkpoint",
         "checkpoint_path",
         "checkpoints",
         "last_lines",
         "events",
-        "find",
+        "complete_id",
         "follow",
         "job",
     }.union(
-        ("list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("id_or_latest", "list", "load", "logs", "row", "row_to_delete", "run_state", "runs", "state_at"),
         ("tree", "unsettled", "rows", "watch"),
     ),
     PostedTexts: {"tell", "drop", "standing_texts"},
@@ -197,15 +198,15 @@ def test_the_signature_of_run_is_pinned() -> None:
 
 
 def test_type_checkers_are_shown_every_argument_of_run() -> None:
-    code = ast.parse(Path(perstack.host.__file__).read_text())
-    options = {one.name: one for one in ast.walk(code) if isinstance(one, ast.ClassDef)}
+    sources = [Path(module.__file__ or "").read_text() for module in (perstack.host, perstack.core.runs.start)]
+    options = {one.name: one for code in sources for one in ast.walk(ast.parse(code)) if isinstance(one, ast.ClassDef)}
     of_methods = {
-        perstack.Host.run: ["NewJobOptions"],
-        perstack.Host.continue_job: ["NewJobOptions", "ContinueOptions"],
+        perstack.Host.run: ["CallerFields", "NewJobOptions"],
+        perstack.Host.continue_job: ["CallerFields", "NewJobOptions", "ContinueOptions"],
         perstack.Host.answer: ["AnswerOptions"],
         perstack.Host.resume: ["ResumeOptions"],
-        perstack.Host.submit: ["SubmitOptions"],
-        perstack.run: ["NewJobOptions", "RunOptions"],
+        perstack.Host.submit: ["CallerFields", "SubmitOptions"],
+        perstack.run: ["CallerFields", "NewJobOptions", "RunOptions"],
     }
     for method, names in of_methods.items():
         shown = {

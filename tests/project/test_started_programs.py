@@ -52,8 +52,11 @@ PLACES = {
     "host/perstack/iterations/commands.py python_argv": (1, ISOLATED),
     "host/perstack/diagnostics/doctor.py Program": (1, DECLARED),
     "host/perstack/iterations/programs.py Program": (1, PORT),
-    "host/perstack/doors/cli/first_run/keys.py executable": (1, "pip and the embedded model, with -I, after a yes"),
-    "host/perstack/doors/cli/first_run/keys.py run": (1, "the same"),
+    "host/perstack/doors/cli/first_run/model_setup.py executable": (
+        1,
+        "pip and the embedded model, with -I, after a yes",
+    ),
+    "host/perstack/doors/cli/first_run/model_setup.py run": (1, "the same"),
     "host/perstack/doors/cli/skills.py open": (1, "the browser of the person who logs in, with an https address"),
     "host/perstack/system/module_path.py executable": (1, "only its folder is looked at"),
     "plugins/perstack_server/mcp/client_config.py executable": (2, "the command that an editor starts, with -P"),

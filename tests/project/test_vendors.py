@@ -14,7 +14,7 @@ VENDORS = (
 )
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
-    "media/formats.py": "the source of the most that an image can count",
+    "media/file_headers.py": "the source of the most that an image can count",
     "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 from hosts import Bench, expert, wait_for
 
+from perstack.audit.verification import Report
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.jobs.summary import JobSummary
@@ -45,3 +50,19 @@ def files(bench: Bench, *names: str) -> None:
 def answer(host: Host, job: JobSummary, said: str, **more) -> JobSummary:
     assert job.asking is not None
     return wait_for(host.answer(said, question_id=job.asking.id, by=ME, **more))
+
+
+def forge(bench: Bench, change: Callable[[dict], None], run: str = "job-1") -> None:
+    """A log with events changed and its chain made anew, as somebody might who knows how."""
+    path = bench.workspace / "perstack" / "jobs" / "job" / "runs" / run / "events.jsonl"
+    payloads = []
+    for line in path.read_bytes().splitlines():
+        event = json.loads(open_line(line).payload)
+        change(event)
+        payloads.append(json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode())
+    lines, _ = seal(EMPTY_LOG, payloads)
+    path.write_bytes(b"\n".join((*lines, b"")))
+
+
+def messages_of(report: Report) -> list[str]:
+    return [finding.message for finding in report.findings]

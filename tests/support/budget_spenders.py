@@ -11,7 +11,7 @@ from perstack.core.base.usage import Charge, Exceeded, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget import MIN_REPLY_TOKENS, Bound, Grant, Ledger, is_reported
+from perstack.core.jobs.budget_ledger import MIN_REPLY_TOKENS, Bound, Grant, Ledger, is_reported
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import budget_stop_event
 from perstack.core.runs.events import StartRun, StoredEvent

@@ -14,14 +14,14 @@ from typing import TypeVar
 
 import pytest
 
-from perstack.config.project import ProjectPlace
+from perstack.config.project_place import ProjectPlace
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
-from perstack.doors.shared.agreements import items_of
+from perstack.doors.shared.agreement_items import items_of
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
 from perstack.parts import describe_waiting_work

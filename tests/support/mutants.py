@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "the latest turns are kept as keepRecent says",
-        "perstack.config.settings",
+        "perstack.config.resolved_settings",
         "fields_of(keys, ContextPolicy, ",
         "fields_of(keys, ContextPolicy, keep_recent=0.3, ",
         "tests/compaction/test_compaction.py -k keep_recent",
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "the first query of a Job survives compaction",
-        "perstack.core.runs.context",
+        "perstack.core.runs.context_window",
         "kept = {queries[0], queries[-1]} if queries else set[int]()",
         "kept = set[int]()",
         "tests/compaction/test_compaction.py -k first_query",
@@ -300,7 +300,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was under way when a process ended counts as spent",
-        "perstack.core.jobs.budget",
+        "perstack.core.jobs.budget_ledger",
         "            spent, reserved = spent + reserved, NO_AMOUNT\n",
         "            reserved = NO_AMOUNT\n",
         "tests/core/test_budget.py tests/engine/runs/test_budgets_and_crashes.py",
@@ -328,21 +328,21 @@ MUTANTS = (
     ),
     Mutant(
         "a rule that denies is never overridden by one that allows",
-        "perstack.core.permissions.decisions",
+        "perstack.core.permissions.rule_decisions",
         "        if denied is not None:\n",
         "        if denied is not None and not self.allow:\n",
         "tests/core/permissions/test_rules.py",
     ),
     Mutant(
         "a generation that could exceed the budget is not made",
-        "perstack.core.jobs.budget",
+        "perstack.core.jobs.budget_ledger",
         "if reply_tokens >= min(bound.least, bound.wanted):",
         "if True:",
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
     ),
     Mutant(
         "what a document may come to is not guessed from its size",
-        "perstack.media.formats",
+        "perstack.media.file_headers",
         "    if size is None:\n        return None\n",
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",

@@ -159,7 +159,7 @@ RESULTS = [
         "schema-broken",
         {"content": [TEXT], "structuredContent": {"n": OTHER}},
         gets=(MARK, OTHER),
-        says="breaks the tool's own output schema at n",
+        says="violates the tool's output schema at n",
         output_schema=NEEDS_N,
     ),
     Result("schema-unanswered", {"content": [TEXT]}, says="no structured content", output_schema=NEEDS_N),

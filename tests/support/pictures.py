@@ -12,7 +12,7 @@ from PIL import Image
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.messages.messages import BlobPart
-from perstack.media.formats import media_type
+from perstack.media.file_headers import media_type
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 

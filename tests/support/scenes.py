@@ -173,7 +173,7 @@ async def palette(screen: Screen) -> None:
 
 
 async def broken(screen: Screen) -> None:
-    await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+    await screen.sees("the last valid one is used", "perstack.toml:5:", "Writes haiku")
 
 
 async def inbox(screen: Screen) -> None:
@@ -256,7 +256,7 @@ async def crashed(screen: Screen) -> None:
     with until_it_crashes():
         await dying.run("lead", "Write a haiku about a frog", job_id="frog")
     screen.app.open_job("frog")
-    await screen.sees("What became of them?", "editTextFile of lead")
+    await screen.sees("How did they end?", "editTextFile of lead")
     if "Tab, then" in screen.text():
         await screen.press("tab")
     await screen.press("d")

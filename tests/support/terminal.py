@@ -22,7 +22,7 @@ from unittest import mock
 import warm
 from hosts import agree_to_state
 
-from perstack.doors.cli.main import entry
+from perstack.doors.cli.main import run_command_line
 
 SECONDS = 60
 """Maximum seconds of a command."""
@@ -168,7 +168,7 @@ class Terminal:
         ):
             on_ctrl_c = signal.getsignal(signal.SIGINT)
             try:
-                entry()
+                run_command_line()
                 code = 0
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -216,7 +216,7 @@ class Terminal:
         return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
 
 
-_PROMPTS = re.compile(rb"; nothing: later\)\r\n|\[y/N\]|say yes or no")
+_PROMPTS = re.compile(rb"; Enter: later\)\r\n|\[y/N\]|answer yes or no")
 
 
 class _Attended(io.TextIOWrapper):

@@ -489,10 +489,10 @@ def test_an_approval_takes_nothing_but_a_yes_or_a_no(bench: Bench, said) -> None
         memory = bench.host([]).tasks
         await memory.create("deploy", start=True)
         await memory.pause("deploy", "human_approval")
-        with pytest.raises(UsageError, match="say yes or no; a text may follow a colon"):
+        with pytest.raises(UsageError, match="answer yes or no; a text may follow a colon"):
             await memory.answer("deploy", said)
         if said is not None:
-            with pytest.raises(UsageError, match="say yes or no"):
+            with pytest.raises(UsageError, match="answer yes or no"):
                 await memory.resume("deploy", value=said)
         assert (await memory.get("deploy")).input is None
 

@@ -355,7 +355,7 @@ def test_a_function_that_is_no_tool_is_refused_when_it_is_declared_with_what_to_
     expected = {
         yielding: "return a list instead of yielding",
         untyped: "parameter count has no type; annotate it, as in `count: str`",
-        silent: "say in a docstring what it does",
+        silent: "describe it in a docstring",
         stars: "parameter *args cannot be given by name",
         only: "parameter count cannot be given by name",
         misspelt: "the docstring describes cuont, which is not a parameter",

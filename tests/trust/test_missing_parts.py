@@ -9,7 +9,7 @@ import pytest
 from hosts import Bench, expert, wait_for
 
 from perstack.engine.context.protection import RUN_FILES
-from perstack.engine.plugins.agreements import TOOL_LOCKS
+from perstack.engine.plugins.trust_checks import TOOL_LOCKS
 from perstack.errors import UsageError
 from perstack.ports.parts import Part, Parts
 from perstack.testing.scripted import text

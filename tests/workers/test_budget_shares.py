@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.ids import OWN_NUMBERS, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget import JOB, Amounts
+from perstack.core.jobs.budget_ledger import JOB, Amounts
 from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
 
 

@@ -11,7 +11,7 @@ from hosts import Bench, expert, wait_for
 from terminal import reply
 from worker_processes import Cluster, effect
 
-from perstack.engine.log.storage import ensure_storage_name, storage_name
+from perstack.engine.log.storage_access import ensure_storage_name, read_storage_name
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Load
 from perstack.testing.scripted import text
@@ -101,9 +101,9 @@ def test_processes_that_name_a_storage_at_once_agree(bench: Bench) -> None:
     async def work() -> None:
         engine = Engine()
         hosts = [host_of(bench, engine) for _ in range(4)]
-        assert await storage_name(hosts[0].storage) is None
+        assert await read_storage_name(hosts[0].storage) is None
         names = await asyncio.gather(*(ensure_storage_name(host.storage) for host in hosts for _ in range(2)))
-        assert set(names) == {await storage_name(hosts[0].storage)} != {None}
+        assert set(names) == {await read_storage_name(hosts[0].storage)} != {None}
 
     wait_for(work())
 
@@ -112,9 +112,9 @@ def test_a_storage_gets_its_name_though_who_gave_it_died(bench: Bench) -> None:
     async def work() -> None:
         host = host_of(bench, Engine())
         await host.storage.space("identity").create_job("storage")
-        assert await storage_name(host.storage) is None
+        assert await read_storage_name(host.storage) is None
         await host.submit("a", "q", job_id="job")
-        assert await storage_name(host.storage) is not None
+        assert await read_storage_name(host.storage) is not None
 
     wait_for(work())
 

@@ -89,7 +89,7 @@ def test_ctrl_c_leaves_the_job_to_the_workers_and_says_how_to_see_it(cluster: Cl
         again.process.send_signal(number)
         _, told = again.end()
         assert again.process.returncode == 130
-        assert "Job two is driven on by the workers; see it with: perstack log two --follow\n" in told
+        assert "Job two continues on the workers; see it with: perstack log two --follow\n" in told
         worker.until_event("ended", 2)
         out, _ = following.end()
     assert cluster.status("two") == cluster.status("job") == "completed"

@@ -46,7 +46,7 @@ class BundledFile(Record):
 
     @field_validator("path")
     @classmethod
-    def _is_below(cls, value: str) -> str:
+    def _check_path(cls, value: str) -> str:
         if not all(map(is_part_of_skill, value.split("/"))) or not is_path(value.encode()):
             raise ValueError("the path leads out of the skill")
         return value
@@ -63,7 +63,7 @@ class BundledSkill(Record):
 
     @field_validator("path")
     @classmethod
-    def _has_a_name(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked above the folder that is meant
             raise ValueError("the path does not end with a name")
         return value

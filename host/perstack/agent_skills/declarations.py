@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name
-from perstack.config.project import folder_contains
+from perstack.config.project_place import folder_contains
 from perstack.config.source import Reporter, TooMuch, matches
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell

@@ -13,10 +13,10 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import AgentSkill, agent_skills
-from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.engine.plugins.tool_catalogue import OfferedTool
+from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.errors import UsageError
 from perstack.lockfile.lock import LockedFolder, path_in_lock
 from perstack.next_steps import Install

@@ -35,7 +35,7 @@ from perstack.core.jobs.job import Job
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
-from perstack.engine.log.storage import log_of, space_of
+from perstack.engine.log.storage_access import log_of, space_of
 from perstack.errors import NotFound, StorageError
 from perstack.feature_logs.indexed_log import IndexedLogFormat, M, StoredSummary
 from perstack.iterations.series_driver import SERIES
@@ -47,7 +47,7 @@ from perstack.tasks.task_log import TASKS
 if TYPE_CHECKING:
     from perstack.audit.redaction import Redaction
     from perstack.audit.rule_testing import BacktestResult
-    from perstack.core.permissions.calls import PolicyCall
+    from perstack.core.permissions.policy_calls import PolicyCall
 
 
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
@@ -189,7 +189,7 @@ class Auditor:
 
         public = None if key is None else read_public_key(Path(key))
         comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public)
-        owner_id = await self._reader.resolve(job_id)
+        owner_id = await self._reader.id_or_latest(job_id)
         try:
             report = await verify_any(self._reader.storage, owner_id)
         except NotFound:
@@ -239,7 +239,7 @@ class Auditor:
 
     async def receipt(self, job_id: str | None = None) -> bytes:
         """Return a receipt over the heads of a Job's logs: DSSE, signed with the project's key, if any."""
-        return await self._trail.receipt(await self._reader.resolve(job_id))
+        return await self._trail.receipt(await self._reader.id_or_latest(job_id))
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
@@ -247,7 +247,7 @@ class Auditor:
 
         return await replay_job(
             self._reader.storage,
-            await self._reader.resolve(job_id),
+            await self._reader.id_or_latest(job_id),
             self._source.setup.plugins.skills,
             self._source.setup.workspace,
         )

@@ -12,7 +12,7 @@ from perstack.audit.sending import outbox, store_digest
 from perstack.audit.targets import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
-from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 

@@ -28,7 +28,7 @@ from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import readable, run_ids
-from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.lockfile.lock import MAX_LOCK_BYTES
 from perstack.next_steps import Inspect

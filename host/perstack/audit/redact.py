@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
-from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS, space_of
+from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage

@@ -17,7 +17,7 @@ from perstack.engine.log.run_log import RunLogFormat
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
-from perstack.recordings.recorded_calls import JobApprovals, RulingReplay
+from perstack.recordings.recorded_calls import DecisionReplay, JobApprovals, OfferedSchemas
 
 
 async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:
@@ -27,12 +27,12 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
     count = compared = 0
     tools = KeptToolsCheck(storage, job_id)
     ids = await run_ids(storage, job_id)
-    approvals = JobApprovals(storage, job_id)
+    approvals, offers = JobApprovals(storage, job_id), OfferedSchemas(storage, job_id)
     ruling_count = 0
     for run_id in ids:
         ref = RunRef(job_id, run_id)
         lines, damage = await readable(storage, ref)
-        rules = RulingReplay(factories, workspace, approvals)
+        rules = DecisionReplay(factories, workspace, approvals, offers)
         requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
         replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
         ruling_count += rules.ruled
@@ -58,7 +58,7 @@ async def _replay(
     ref: RunRef,
     lines: list[bytes],
     requests: RequestCheck,
-    rules: RulingReplay,
+    rules: DecisionReplay,
     tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
     """Return how many events of a Run were replayed, and the first event that the loop would not have produced."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.config.check import suggestion
-from perstack.config.settings import chain_of
+from perstack.config.resolved_settings import chain_of
 from perstack.config.source import Reporter
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import UNGRANTED
@@ -19,8 +19,8 @@ from perstack.core.definitions.permissions import DELEGATE, PROVIDER, Permission
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall, policy_call
-from perstack.core.permissions.decisions import Ruling, decide_call, decide_offer
+from perstack.core.permissions.policy_calls import PolicyCall, policy_call
+from perstack.core.permissions.rule_decisions import Ruling, decide_call, decide_offer
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
 from perstack.engine.permissions.rulings import path_resolver

@@ -13,7 +13,7 @@ from perstack.audit.receipts import Signer, ends_at, ends_now, lock_digest, sign
 from perstack.audit.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, OwnerKind
-from perstack.engine.log.storage import OWNER_KINDS, PendingRecords, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, PendingRecords, space_of
 from perstack.errors import NotAgreed
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock

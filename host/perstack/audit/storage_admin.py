@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
-from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.storage import (
     JobSize,

@@ -38,7 +38,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredLine, run_ids
 from perstack.engine.log.run_log import checkpoint_at, checkpoint_ids, redactions_in, run_logs
-from perstack.engine.log.storage import heads_in_summary
+from perstack.engine.log.storage_access import heads_in_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 

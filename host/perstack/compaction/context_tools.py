@@ -10,7 +10,7 @@ from perstack.compaction.recall import Entry, RecallQuery, answer_of, entries_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import place_of
 from perstack.core.definitions.skills import Subject, ToolSpec
-from perstack.core.runs.context import PIN_TOOL, policy_of
+from perstack.core.runs.context_window import PIN_TOOL, policy_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.state import Run
 from perstack.engine.log.event_log import readable

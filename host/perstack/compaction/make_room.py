@@ -10,20 +10,20 @@ import time
 from dataclasses import replace
 
 from perstack.compaction.summary_texts import INSTRUCTION, outline, summary_text, texts_left_out, transcript
-from perstack.config.settings import NO_OVERRIDES
+from perstack.config.resolved_settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
-from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
 from perstack.core.messages.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.commands import Compact, Shrink
-from perstack.core.runs.context import blob_of, is_inferred, summary_tokens, window_of
+from perstack.core.runs.context_window import blob_of, is_inferred, summary_tokens, window_of
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.events.context import CompactHistory, ShrinkResults, StartCompaction
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.log.storage import JobBlobs
+from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.attempts import (
     Attempts,

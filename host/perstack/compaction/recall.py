@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.messages.messages import text_of
-from perstack.core.runs.context import RECALL_TOOL
+from perstack.core.runs.context_window import RECALL_TOOL
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.generations import FinishGeneration
 from perstack.core.runs.events.lifecycle import RejectResult

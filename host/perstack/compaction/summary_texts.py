@@ -16,7 +16,7 @@ from perstack.core.messages.messages import (
 )
 from perstack.core.messages.standing import STANDING_MARK, Saying, count_left_out, of_definition, standing_text
 from perstack.core.runs.commands import Compact
-from perstack.core.runs.context import summary_tokens
+from perstack.core.runs.context_window import summary_tokens
 from perstack.core.runs.facts import todos_json
 from perstack.core.runs.state import Run
 

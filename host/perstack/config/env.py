@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
-from perstack.config.keys import KeyStore
-from perstack.config.project import check_owner
+from perstack.config.project_place import check_owner
 from perstack.config.source import NotRead, read_bounded
+from perstack.config.user_keys import KeyStore
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
@@ -62,7 +62,7 @@ def read_env(
     sources: dict[str, str] = {}
     unread: list[Path] = []
     paths = [folder / name for name in names or DEFAULT_FILES]
-    for path in filter(_is_there, paths):
+    for path in filter(_look_for_file, paths):
         if not is_named and not may_open(path):
             unread.append(path)
             continue
@@ -99,10 +99,11 @@ def read_env(
 
 def missing_file(folder: Path, names: Sequence[str]) -> str | None:
     """Return the first of the named files that is missing, or no regular file; None if all are there."""
-    return next((name for name in names if not _is_there(folder / name)), None)
+    return next((name for name in names if not _look_for_file(folder / name)), None)
 
 
-def _is_there(path: Path) -> bool:
+def _look_for_file(path: Path) -> bool:
+    """Return whether a regular file is there. Raises UsageError if that cannot be known."""
     try:
         return path.is_file()
     except OSError as error:  # a name that is too long, or a folder without access

@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import which
 
 from perstack.config.check import suggestion
-from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
+from perstack.config.resolved_settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
 from perstack.config.source import Reporter
 from perstack.core.base.text import nearest
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
@@ -33,9 +33,9 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.secrets.masking import masked_words
 from perstack.diagnostics.rule_checks import warn_of_rules
+from perstack.engine.plugins.job_skills import with_file_in
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.skills import with_file_in
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in

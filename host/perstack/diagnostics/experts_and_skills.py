@@ -12,7 +12,7 @@ from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
 from perstack.engine.context.host_setup import HostSetup, SetupSource
-from perstack.engine.plugins.skills import check_agreed
+from perstack.engine.plugins.job_skills import check_agreed
 from perstack.errors import UsageError
 from perstack.lockfile.lock import Lock, LockedFolder, lock_path, read_lock
 from perstack.next_steps import Install

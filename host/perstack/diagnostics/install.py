@@ -20,8 +20,8 @@ from perstack.core.definitions.skills import (
 )
 from perstack.dataclass import dataclass
 from perstack.diagnostics.lock_update import digest_of_expert
-from perstack.engine.plugins.agreements import TrustCheck
-from perstack.engine.plugins.skills import open_skill
+from perstack.engine.plugins.job_skills import open_skill
+from perstack.engine.plugins.trust_checks import TrustCheck
 from perstack.errors import SkillError, UsageError
 from perstack.lockfile.lock import Lock, LockedExpert, LockedSkill, digest_of_skill
 from perstack.next_steps import Note, SetOption

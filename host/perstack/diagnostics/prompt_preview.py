@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perstack.agent_skills.library import library_of
 from perstack.agent_skills.skill_folders import SkillFolder
-from perstack.config.settings import chain_of, masks_secrets, resolve_settings
+from perstack.config.resolved_settings import chain_of, masks_secrets, resolve_settings
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.expert_changes import changing_tools_of
@@ -20,9 +20,9 @@ from perstack.core.runs.state import result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter
+from perstack.engine.plugins.job_skills import JobSkills
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import Prices, RunSettings
-from perstack.engine.plugins.skills import JobSkills
 from perstack.engine.plugins.tool_catalogue import OfferedTool, delegate_infos, delegate_tools
 from perstack.errors import PerstackError
 from perstack.next_steps import Note

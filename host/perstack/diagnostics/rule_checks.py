@@ -16,8 +16,8 @@ from perstack.core.definitions.keys import KeyPath, key_and_version
 from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
 from perstack.core.definitions.skills import PathUse, ToolSpec, legal_tool_name, path_uses
 from perstack.core.files.globs import Glob
-from perstack.core.permissions.calls import is_exempt
 from perstack.core.permissions.command_patterns import has_options, read_command
+from perstack.core.permissions.policy_calls import is_exempt
 from perstack.dataclass import dataclass
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory

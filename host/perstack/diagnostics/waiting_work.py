@@ -21,7 +21,7 @@ from perstack.core.definitions.skills import AgentSkill, is_base_skill
 from perstack.core.runs.state import Phase, Run, latest_reply
 from perstack.engine.log.event_log import job_ids
 from perstack.engine.log.run_log import load_job
-from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, log_of, space_of
 from perstack.errors import PerstackError, StorageError
 from perstack.iterations.evolve import evolve_series
 from perstack.iterations.state import SeriesState, parse_series_event

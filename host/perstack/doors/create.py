@@ -29,7 +29,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_project, load_usable, read_definition
-from perstack.doors.shared.job_status import spending_line
+from perstack.doors.shared.status_phrases import spending_line
 from perstack.doors.shared.text import describe_problems
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
@@ -42,11 +42,15 @@ from perstack.trust.items import TrustItem, digests_of, inert_project, items_to_
 
 # Additional reach of a changed definition.
 
-_TRIED_WITH = ("skills", "provider", "providerTools")  # keys without which a trial would be one of another Expert
+_TRIED_WITH = (
+    "skills",
+    "provider",
+    "providerTools",
+)  # keys of a definition that decide how an Expert behaves in a trial
 
 
 def new_items(previous_project: Project, next_project: Project) -> list[TrustItem]:
-    """Return what needs an agreement in `next_project` and is not in `previous_project`."""
+    """Return the items of `next_project` that need an agreement and are not in `previous_project`."""
     agreement = Agreement(previous_project, is_vendor=load_plugins((), os.environ).is_vendor)
     known = digests_of(items_to_trust(previous_project, agreement.own))
     return [item for item in items_to_trust(next_project, agreement.own) if item.digest not in known]
@@ -61,12 +65,12 @@ WRITES = ("writeTextFile", "editTextFile")
 
 @cache
 def team() -> Project:
-    """Return the Experts as they ship."""
+    """Return the Experts of `perstack create`, unchanged."""
     return load_project(_FILE).project
 
 
 def experts_for(project: Project, folder: Path, *, says_yes: bool) -> Project:
-    """Return the shipped Experts under the project's settings; changing a file asks unless `says_yes`."""
+    """Return the Experts of `perstack create` with the project's settings; unless `says_yes`, a file change asks."""
     shipped = team()
     shipped_rules = Permissions() if shipped.permissions is None else shipped.permissions
     unasked: list[str] = []
@@ -130,7 +134,7 @@ async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: It
     try:
         loaded = load_plugins(plugins, env)
     except (UsageError, PluginError) as error:
-        # without its plugins, the sections that they define cannot be checked
+        # the sections that its plugins define cannot be checked without them
         definition.problems.append(Problem(str(error).removeprefix(f"{EXTRA_MODULES}: "), EXTRA_MODULES))
         return
     await check_with_plugins(definition, loaded, env)
@@ -159,7 +163,7 @@ def copy_project(folder: Path, target: Path, leaves_out: Callable[[str], bool] =
                 remaining_bytes -= status.st_size
         if remaining_bytes < 0:
             raise UsageError(
-                f"{folder} is larger than {_MAX_COPY_BYTES >> 20} MB, and is copied to be tried: copy perstack.toml and"
+                f"{folder} is larger than {_MAX_COPY_BYTES >> 20} MB, too large for a trial: copy perstack.toml and"
                 " what it needs into a folder of their own, and name it with --config"
             )
         return excluded
@@ -204,7 +208,7 @@ class Trials:
         project: Project,
         remaining: TrialBudget,
     ) -> None:
-        """Start without trials. `project`: the project before the Job, whose programs and endpoints the user chose."""
+        """Start without trials. `project` is the project before the Job: the user chose its programs and endpoints."""
         self._folder = folder
         self._env = env
         self._overrides = overrides
@@ -217,7 +221,7 @@ class Trials:
         """Run the Expert on the query and return a report for the model. Raises SkillError if no trial is possible."""
         async with self._one_at_a_time:
             if self._remaining.is_nothing:
-                raise SkillError("nothing is left to try with: judge by what has been seen, and say so")
+                raise SkillError("the budget for trials is used up: judge by the earlier results, and say so")
             room = Path(tempfile.mkdtemp(prefix="perstack-create-"))
             try:
                 return await self._try_in(room, key, query, on_progress)
@@ -235,7 +239,7 @@ class Trials:
         await asyncio.to_thread(copy_project, self._folder, copy, is_variables)
         if not (copy / DEFINITION).is_file():
             raise SkillError(f"there is no {DEFINITION} yet: write it first")
-        # The copy is loaded, not the folder: the folder may have changed since.
+        # Load the copy, not the folder: the folder may have changed since.
         project = self._confined(load_usable(copy / DEFINITION).project, key)
         files_before = _files(copy)
         calls: Counter[str] = Counter()
@@ -278,7 +282,7 @@ class Trials:
         additions = [item.shown for item in new if not {*_TRIED_WITH}.isdisjoint(item.place.split("."))]
         if additions:
             text = "; ".join(additions)
-            raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {text}")
+            raise SkillError(f"{key} cannot be tried before a person agrees to what it starts or reaches: {text}")
         withheld = digests_of(new)
         own = Agreement(self._user_project, is_vendor=load_plugins((), os.environ).is_vendor).own
         return inert_project(project, own, lambda digest: digest not in withheld)

@@ -33,15 +33,15 @@ class Definitions:
     def __init__(
         self, host: Host, loaded: LoadedProject, *, only: Sequence[str] = (), taken: Iterable[str] = ()
     ) -> None:
-        """Offer the Experts named in `only`, or all without any; `taken` are tool names that no Expert may have."""
+        """Offer the Experts named in `only`; empty offers all. `taken` are tool names that no Expert may get."""
         self._host = host
         self._only = only_experts(loaded.project, only)
         self._taken = tuple(taken)
-        self.live = ReloadedProject(loaded)  # the definition itself, with its problems
+        self.live = ReloadedProject(loaded)  # the definition in use, with its problems
         self.experts = self._offered_experts()  # the offered Experts by the names of their tools
 
     def check_offered(self, key: str) -> None:
-        """Raise UsageError for an Expert that this server leaves out."""
+        """Raise UsageError for an Expert that this server does not offer."""
         if not self.offers(key):
             offered = ", ".join(sorted(self._only))
             raise UsageError(f"Jobs of {key} are not driven by this server, which is limited to: {offered}")
@@ -51,7 +51,7 @@ class Definitions:
         return not self._only or key in self._only
 
     def hides(self, agent_id: str) -> bool:
-        """Return whether tasks of this agent are left out: it is an Expert of the project that is not offered."""
+        """Return whether this agent's tasks are hidden: it is an Expert of the project that is not offered."""
         return not self.offers(agent_id) and agent_id in self.live.loaded.project.experts
 
     def refresh(self) -> bool:
@@ -111,7 +111,7 @@ class _JobTask:
         if self._begun.done():
             return job_of_run(self._begun.result())
         if self.task.cancelled():
-            raise UsageError("the Job was stopped before it began")
+            raise UsageError("the Job was stopped before its first event")
         return self.task.result().id
 
     async def outcome(self) -> JobSummary:
@@ -136,7 +136,7 @@ class JobTasks:
         self._running: dict[_JobTask, CallKey | None] = {}
 
     def start(self, work: DriveJob, key: CallKey | None, listen: EventListener | None = None) -> _JobTask:
-        """Start to drive a Job. `key` is the call that waits for it, None without one."""
+        """Start to drive a Job. `key` identifies the call that waits for it; None if none does."""
         job_task = _JobTask(self._host, work, listen)
         self._running[job_task] = key
         job_task.task.add_done_callback(lambda task: self._forget(job_task, task))
@@ -159,7 +159,7 @@ class JobTasks:
     def _forget(self, job_task: _JobTask, task: asyncio.Task[JobSummary]) -> None:
         del self._running[job_task]
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
+            task.exception()  # retrieve the error, so that asyncio does not warn about a Job that nobody awaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class ServedProject:
         return summary
 
     async def current_job(self, job_id: str) -> JobSummary:
-        """Return a Job as `job` does, a running one from its logs: its summary is a step or a second old."""
+        """Return a Job as `job` does, but a running Job from its logs: its stored summary may be a step old."""
         summary = await self.job(job_id)
         return summary if summary.status != "running" else summarize(await self.host.jobs.load(job_id), is_driven=True)
 

@@ -25,7 +25,7 @@ from perstack.engine.log.event_log import (
     StoredLine,
     UnknownEvent,
 )
-from perstack.engine.log.storage import log_of, space_of
+from perstack.engine.log.storage_access import log_of, space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage

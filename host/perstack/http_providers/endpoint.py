@@ -53,7 +53,7 @@ class EndpointSettings(Record, extra="forbid"):
 
     @field_validator("headers")
     @classmethod
-    def _can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
                 raise ValueError(f"header {name!r} holds characters that no header can: keep to ASCII on one line")

@@ -21,7 +21,7 @@ from perstack.core.base.text import one_line
 from perstack.core.messages.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptation, Adaptations, media_adaptation
 from perstack.core.messages.media import PDF, medium_noun
 from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, blobs_of
-from perstack.core.runs.context import OVERFLOW
+from perstack.core.runs.context_window import OVERFLOW
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.http_providers.refused_places import named_places, values_along, words_of

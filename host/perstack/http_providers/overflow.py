@@ -9,7 +9,7 @@ in this order:
 4. the wordings: rules about what is too large, not sentences, so that an unknown server's words match too.
 
 A refusal that none of them explains is `UNEXPLAINED`: the engine may take it for an overflow if the request was larger
-than all that were answered. A new wording is a row of a table here, and of `OVERFLOWS` in the tests.
+than all that were answered. A new wording is a row of a table here, and of the table of refusals in the tests.
 """
 
 from __future__ import annotations

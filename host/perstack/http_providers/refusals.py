@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.messages.adaptations import ANY_THINKING, Adaptation, names_in
-from perstack.core.runs.context import OVERFLOW
+from perstack.core.runs.context_window import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.http_providers.adapted_messages import thoughts_of
 from perstack.http_providers.errors import with_message

@@ -25,7 +25,7 @@ from perstack.support.variables import variables_in
 from perstack.system.module_path import module_path
 from perstack.system.processes import python_argv
 from perstack.tasks.arguments import MAX_STATE_BYTES
-from perstack.tasks.due import PollResult
+from perstack.tasks.due_tasks import PollResult
 
 
 def name_of(evaluator: Evaluator) -> str:

@@ -21,7 +21,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
-from perstack.engine.log.storage import log_of, read_summary
+from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, SummaryFiles
 from perstack.iterations.commands import measure_by_command, measure_by_function, name_of

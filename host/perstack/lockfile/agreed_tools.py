@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import by_name, definition_diff, definition_digest, text_digest
-from perstack.engine.plugins.agreements import INSTRUCTIONS, JudgedTool, JudgedToolset
+from perstack.engine.plugins.trust_checks import INSTRUCTIONS, JudgedTool, JudgedToolset
 from perstack.ports.skill import Toolset
 
 _MAX_LISTED = 20  # tools that one notice lists at most

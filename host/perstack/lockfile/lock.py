@@ -58,7 +58,7 @@ class LockedTool(Record):
     digest: str  # digest of the schema, independent of the order of keys
 
     @model_validator(mode="after")
-    def _is_whole(self) -> "LockedTool":
+    def _check_digest(self) -> "LockedTool":
         if digest_of_schema(self.schema_object()) != self.digest:
             raise ValueError(f"the schema of {self.name} is not the one of its digest")
         return self

@@ -22,7 +22,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.inputs import MediaTokens
 from perstack.errors import NotFound
-from perstack.media.formats import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
+from perstack.media.file_headers import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
 from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
 from perstack.media.smaller_images import UnreadableImage, smaller_image
 from perstack.ports.provider import BlobReader, Provider

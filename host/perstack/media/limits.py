@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from perstack.core.messages.media import PDF, MediaLimits
 from perstack.core.messages.messages import BlobPart
 from perstack.dataclass import dataclass
-from perstack.media.formats import MediaFacts
+from perstack.media.file_headers import MediaFacts
 
 # Pixels a side of an image that is made smaller. No model sees more in a larger one, and it stays within the limit that
 # vendors have for requests with many images, so that it is never made smaller twice.

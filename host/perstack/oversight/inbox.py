@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import Record
 from perstack.core.base.usage import cost_text
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobReader
 from perstack.next_steps import Inspect, NextStep

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.answers import read_approval
+from perstack.core.jobs.answer_reading import read_approval
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide, NextStep
-from perstack.oversight.decisions import NeededDecision
+from perstack.oversight.needed_decisions import NeededDecision
 
 
 @dataclass(frozen=True, slots=True)

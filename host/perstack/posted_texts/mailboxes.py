@@ -13,7 +13,7 @@ from perstack.core.base.ids import job_of_run
 from perstack.core.jobs.job import Job
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.log.storage import MAILBOX_SPACES, PendingRecords
+from perstack.engine.log.storage_access import MAILBOX_SPACES, PendingRecords
 from perstack.errors import Conflict, Damaged
 from perstack.ports.storage import Storage
 from perstack.posted_texts.model import MAX_WAITING, PostedText, posted_events

@@ -336,7 +336,7 @@ def parse_recording(data: bytes, name: str) -> Recording:
 
 def _problem(error: ValidationError | RecursionError) -> str:
     if not isinstance(error, ValidationError):
-        return "it is nested too deep"
+        return "it is nested too deeply"
     return ": ".join(_line(part)[:200] for part in first_problem(error))
 
 

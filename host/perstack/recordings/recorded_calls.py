@@ -41,17 +41,20 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.messages.tool_search import search_spec
-from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
-from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.permissions.policy_calls import PathResolver, PolicyCall, Resolve, as_written
+from perstack.core.runs.call_stages import RecordedCall
+from perstack.core.runs.events import ResumeRun, StartGeneration, StoredEvent, parse_event
 from perstack.core.runs.events.changed_calls import DecideChangedCall
 from perstack.core.runs.events.questions import DecideApproval, RequestApproval
 from perstack.core.runs.events.tool_calls import CallTools
+from perstack.core.runs.request_digest import schemas_in, tools_blob
 from perstack.core.runs.state import Run, latest_reply
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.tool_catalogue import interactive_tools
-from perstack.errors import StorageError
+from perstack.engine.runs.call_stages import decision_difference
+from perstack.errors import NotFound, StorageError
 from perstack.ports.provider import ProviderTool
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
@@ -135,23 +138,25 @@ def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[Too
     return picked + changing_specs(skill) if is_base_skill(skill) else picked
 
 
-_OTHER_VERSION = "ruled on by another version of perstack, and otherwise by this one"
-_NO_TOOL = "of a plugin that is not there now, or does not say what its tools' arguments are"
-_DEPENDS_ON_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
+_OTHER_VERSION = "decided by another version of perstack, and otherwise by this one"
 _NO_APPROVAL = "by an approval that may have been redacted since"
-_DEPENDS_ON_SECRETS = "ruled on with the values of secrets, which are not recorded"
-_NO_RULES = "under rules that this version cannot read"
+_DEPENDS_ON_SECRETS = "decided with the values of secrets, which are not recorded"
 _APPROVAL_EVENTS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
 
 
-class RulingReplay:
-    """A replay of the recorded rulings on the calls of one Run."""
+class DecisionReplay:
+    """A replay of the recorded decisions on the calls of one Run: each stage decides again."""
 
-    def __init__(self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals) -> None:
+    def __init__(
+        self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals, offers: OfferedSchemas
+    ) -> None:
         self._factories = factories
         self._root = str(workspace)
         self._resolve = path_resolver(workspace)
         self._approvals = approvals
+        self._offers = offers
+        self._tools_digest: str | None = None  # of the latest request
+        self._is_resumed = False  # True if the Run was resumed after its latest reply
         self._cached: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
         self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
@@ -160,16 +165,21 @@ class RulingReplay:
         """Return what is wrong with decisions on calls as the next event; None if it is right or cannot be judged."""
         parts: Mapping[str, ToolCallPart]
         match event:
+            case StartGeneration():
+                self._tools_digest, self._is_resumed = event.tools_digest, False
+                return None
+            case ResumeRun():
+                self._is_resumed = True
+                return None
             case CallTools():
                 calls, parts = event.calls, {part.tool_call_id: part for part in latest_reply(run).tool_calls}
             case DecideChangedCall() if event.decided is not None:
                 calls, parts = (event.decided,), _changed_part(run, event.tool_call_id)
             case _:
                 return None
-        if not run.rules_for(calls):
-            return None
         approvals = await self._approvals.all() if any(decided.approved_by for decided in calls) else ()
-        return await asyncio.to_thread(self._first_difference, run, calls, parts, approvals)
+        schemas = await self._offers.of(self._tools_digest)
+        return await asyncio.to_thread(self._first_difference, run, calls, parts, approvals, schemas)
 
     def _first_difference(
         self,
@@ -177,63 +187,69 @@ class RulingReplay:
         calls: Sequence[DecidedCall],
         parts: Mapping[str, ToolCallPart],
         approvals: Sequence[StandingApproval],
+        schemas: Mapping[str, JsonObject] | None,
     ) -> str | None:
+        are_ruled = bool(run.rules_for(calls))
         for decided in calls:
             part = parts.get(decided.id)
-            problem = (
-                None
-                if part is None or part.raw_args is not None
-                else self._difference_of(run, decided, part, approvals)
-            )
+            if part is None:
+                continue
+            recorded = self._recorded(run, decided, part, approvals, schemas)
+            self.ruled += are_ruled and part.raw_args is None and recorded.readings is not None
+            problem = self._problem_of(recorded)
             if problem is not None:
                 return problem
         return None
 
-    def _difference_of(
-        self, run: Run, decided: DecidedCall, part: ToolCallPart, approvals: Sequence[StandingApproval]
-    ) -> str | None:
-        from perstack.core.permissions.call_rulings import difference_of
+    def _recorded(
+        self,
+        run: Run,
+        decided: DecidedCall,
+        part: ToolCallPart,
+        approvals: Sequence[StandingApproval],
+        schemas: Mapping[str, JsonObject] | None,
+    ) -> RecordedCall:
+        tools, unknown = self._tools(run)
+        own_skills = host_skills(run.expert)
+        skill = decided.skill_name or next((skill for skill in own_skills if (skill, part.tool_name) in tools), "")
+        _, subject = tools.get((skill, part.tool_name), ("", None))
+        return RecordedCall(
+            run=run,
+            part=part,
+            decided=decided,
+            schemas=schemas,
+            is_host_tool=skill in own_skills,
+            subject=subject,
+            readings=None if skill in unknown else self._possible_calls(run, decided, part),
+            approvals=approvals,
+            is_same_place=names_directory(run.start.instruction, self._root),
+            is_resumed=self._is_resumed,
+        )
 
-        readings = self._possible_calls(run, decided, part)
-        if readings is None:
-            self._add_unchecked(_NO_TOOL)
-            return None
-        try:
-            difference = difference_of(
-                run.rules,
-                approvals,
-                decided,
-                readings,
-                is_same_place=names_directory(run.start.instruction, self._root),
-            )
-        except ValueError:
-            self._add_unchecked(_NO_RULES)
-            return None
-        self.ruled += 1
+    def _problem_of(self, recorded: RecordedCall) -> str | None:
+        difference, decided = decision_difference(recorded), recorded.decided
         if difference is None:
             return None
-        if run.start.mask_secrets and _has_placeholder(part):
+        if difference.doubt:
+            self._add_unchecked(difference.doubt)
+        elif recorded.run.start.mask_secrets and _has_placeholder(recorded.part):
             self._add_unchecked(_DEPENDS_ON_SECRETS)
         elif decided.approved_by and not self._approvals.is_whole:
             self._add_unchecked(_NO_APPROVAL)
-        elif run.start.runtime_version != VERSION:
+        elif recorded.run.start.runtime_version != VERSION:
             self._add_unchecked(_OTHER_VERSION)
-        elif difference.is_certain:
-            return difference.words
         else:
-            self._add_unchecked(_DEPENDS_ON_FILES)
+            return difference.words
         return None
 
     def _add_unchecked(self, reason: str) -> None:
         self.unchecked[reason] = self.unchecked.get(reason, 0) + 1
 
-    def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
-        """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
+    def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall]:
+        """Return the call in each form that rules may have seen."""
         from perstack.core.permissions.call_rulings import names_in_skill
 
-        tools, unknown = self._tools(run)
-        if decided.skill_name in unknown:
-            return None
+        tools, _ = self._tools(run)
         own_name, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
         policy_call = PolicyCall(
             tool=own_name or decided.tool_name,
@@ -275,6 +291,30 @@ class RulingReplay:
 def _changed_part(run: Run, call_id: str) -> Mapping[str, ToolCallPart]:
     call = run.calls.get(call_id)
     return {} if call is None else {call_id: call.changed_part}
+
+
+class OfferedSchemas:
+    """The schemas of the tools that the models of a Job were offered; the latest are kept."""
+
+    def __init__(self, storage: Storage, job_id: str) -> None:
+        self._storage = storage
+        self._job_id = job_id
+        self._latest: tuple[str, Mapping[str, JsonObject] | None] = ("", None)
+
+    async def of(self, digest: str | None) -> Mapping[str, JsonObject] | None:
+        """Return the schemas by the tool's name; None if the digest has another form or its blob cannot be read."""
+        name = tools_blob(digest or "")
+        if name is None:
+            return None
+        if self._latest[0] != name:
+            self._latest = (name, await self._read(name))
+        return self._latest[1]
+
+    async def _read(self, name: str) -> Mapping[str, JsonObject] | None:
+        try:
+            return schemas_in(await self._storage.blob(self._job_id, name))
+        except (NotFound, StorageError, ValueError):
+            return None  # the check of the blobs reports it
 
 
 class JobApprovals:

@@ -24,7 +24,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.iterations.commands import ask_command
 from perstack.iterations.evolve import SeriesSummary
@@ -35,7 +35,7 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import pages
 from perstack.support.variables import variables_in
 from perstack.system.clock import new_ulid
-from perstack.tasks.due import (
+from perstack.tasks.due_tasks import (
     EXPERT_LABEL,
     LABEL,
     AppendTaskEvents,

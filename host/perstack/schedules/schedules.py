@@ -19,7 +19,7 @@ from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.storage import log_of
+from perstack.engine.log.storage_access import log_of
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries, StoredSummary
 from perstack.iterations.state import SeriesState
@@ -46,7 +46,7 @@ from perstack.schedules.schedule import (
     parse_schedule_event,
 )
 from perstack.system.concurrency import leaves, shield_until_done
-from perstack.tasks.due import EXPERT_LABEL, Action
+from perstack.tasks.due_tasks import EXPERT_LABEL, Action
 from perstack.tasks.state import TaskState
 
 if TYPE_CHECKING:

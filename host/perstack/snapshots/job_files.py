@@ -58,7 +58,9 @@ class JobFiles:
         from perstack.snapshots.changes import file_diffs
         from perstack.snapshots.stored_trees import Trees
 
-        job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
+        job_id = (
+            job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.id_or_latest(job_id)
+        )
         if what is not None and ".." in what:
             subject, changes = await self._between(job_id, *_split_range(what), run_id)
         else:
@@ -128,7 +130,7 @@ class JobFiles:
         latest = (await self._reader.events(shots[-1].run_id))[shots[-1].seq - 1].event
         if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
             return False
-        return await self._tree_now(job_id) == latest.tree
+        return await self._read_tree(job_id) == latest.tree
 
     async def check_present(self, job_id: str) -> None:
         """Raise UsageError if this workspace has none of a Job's changes to its files, or none of its files.
@@ -144,7 +146,7 @@ class JobFiles:
         if not shots:
             return
         try:
-            now = await self._tree_now(job_id)
+            now = await self._read_tree(job_id)
         except StorageError:
             return  # too many files, which the next snapshot reports, or a storage whose next write fails too
         trees, latest = Trees(self._reader.storage, job_id), shots[-1].tree
@@ -256,25 +258,25 @@ class JobFiles:
         from perstack.snapshots.stored_trees import Trees
 
         if first and last:
-            old, new = await self._tree_at(job_id, first), await self._tree_at(job_id, last)
+            old, new = await self._recorded_tree(job_id, first), await self._recorded_tree(job_id, last)
         elif first:
-            old, new = await self._tree_at(job_id, first), await self._tree_now(job_id)
+            old, new = await self._recorded_tree(job_id, first), await self._read_tree(job_id)
         else:
             run_id = run_id or (place_of(last)[1] if last else (await self._reader.job(job_id)).coordinator_run_id)
             shots = [shot for shot in snapshots_of(job_id, await self._reader.logs(job_id)) if shot.run_id == run_id]
             if not shots:
                 raise _no_snapshot(f"Run {run_id}")
-            old, new = shots[0].tree, await self._tree_at(job_id, last) if last else await self._tree_now(job_id)
+            old, new = shots[0].tree, await self._recorded_tree(job_id, last) if last else await self._read_tree(job_id)
         subject = f"{first or 'the beginning'} to {last or 'now'}"
         return subject, await Trees(self._reader.storage, job_id).changes(old, new)
 
-    async def _tree_at(self, job_id: str, checkpoint_id: str) -> str:
+    async def _recorded_tree(self, job_id: str, checkpoint_id: str) -> str:
         tree = (await self._reader.state_at(checkpoint_id, job_id)).snapshot
         if tree is None:
             raise _no_snapshot(checkpoint_id)
         return tree
 
-    async def _tree_now(self, job_id: str) -> str:
+    async def _read_tree(self, job_id: str) -> str:
         return await self._rewinder().present(job_id)
 
 

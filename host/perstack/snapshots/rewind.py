@@ -43,7 +43,7 @@ async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change])
         return frozenset()  # the same rules recorded both trees
     top = await trees.folder(tree)
     rules = rules_at(
-        [(b"", await _content(trees, top, _RULES[0]))], perstackignore=await _content(trees, top, _RULES[1])
+        [(b"", await _read_content(trees, top, _RULES[0]))], perstackignore=await _read_content(trees, top, _RULES[1])
     )
     paths: set[bytes] = set()
     for change in changes:
@@ -59,11 +59,11 @@ async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, chan
             return True
         subfolder = next((entry for entry in folder.entries if entry.name == part), None)
         folder = await trees.folder(subfolder.digest) if isinstance(subfolder, Subfolder) else TreeFolder()
-        rules = rules.for_subfolder(part, await _content(trees, folder, _RULES[0]))
+        rules = rules.for_subfolder(part, await _read_content(trees, folder, _RULES[0]))
     return rules.ignores(name, is_folder=isinstance(change.old, Subfolder))
 
 
-async def _content(trees: Trees, folder: TreeFolder, name: bytes) -> bytes | None:
+async def _read_content(trees: Trees, folder: TreeFolder, name: bytes) -> bytes | None:
     entry = next((entry for entry in folder.entries if entry.name == name), None)
     return await trees.content(entry.digest) if isinstance(entry, File) else None
 
@@ -155,7 +155,7 @@ class Rewinder:
     async def settle(self) -> str | None:
         """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
 
-        Raises Occupied while another process uses the workspace, and StorageError.
+        Raises RewindInProgress while another process uses the workspace, and StorageError.
         """
         journal = self._journal.read()
         if journal is None:

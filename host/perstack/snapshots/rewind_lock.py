@@ -26,7 +26,7 @@ class RewindInProgress(Conflict):
 
 @contextmanager
 def rewound_in(workspace: Path, lock: Path) -> Generator[None]:
-    """Hold the lock for a rewind. Raises Occupied while another process holds it, and StorageError."""
+    """Hold the lock for a rewind. Raises RewindInProgress while another process holds it, and StorageError."""
     handle = _take(workspace, lock)
     try:
         yield
@@ -105,7 +105,7 @@ async def lease_without_rewind(
 ) -> AsyncGenerator[None]:
     """Hold a Job's lease while no rewind is under way; first complete or undo an interrupted one.
 
-    Raises Occupied if a rewind takes too long, StorageError, and the errors of `lease`.
+    Raises RewindInProgress if a rewind takes too long, StorageError, and the errors of `lease`.
     """
     journal, lock = journal_path(workspace), lock_path(workspace)
     deadline = time.monotonic() + _REWIND_TIMEOUT_S

@@ -122,22 +122,21 @@ class RewindSteps:
     def _is_folder(self, path: bytes) -> bool:
         if path in self._removed_paths:
             return False
-        try:
-            with parent_of(self._root, path) as (folder, name):
-                status = status_at(folder, name)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, *_NOT_A_FOLDER_ERRORS):
-                return False
-            raise
+        status = self._read_status(path)
         return status is not None and stat.S_ISDIR(status.st_mode) and status.st_dev == self._device
 
     def _is_taken(self, path: bytes) -> bool:
+        # a path below a file is free: that file was checked already, or will be removed
+        return self._read_status(path) is not None
+
+    def _read_status(self, path: bytes) -> os.stat_result | None:
+        """Return the status of an entry; None if there is none, or one above it is no folder. Raises OSError."""
         try:
             with parent_of(self._root, path) as (folder, name):
-                return status_at(folder, name) is not None
+                return status_at(folder, name)
         except OSError as error:
             if error.errno in (errno.ENOENT, *_NOT_A_FOLDER_ERRORS):
-                return False  # it is below something that was checked already, or will be removed
+                return None
             raise
 
     def _check(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> None:

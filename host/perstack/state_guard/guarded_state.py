@@ -27,7 +27,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from perstack.config.project import ProjectPlace, is_state_named
+from perstack.config.project_place import ProjectPlace, is_state_named
 from perstack.core.base.chain import Head, SealedBatch, open_line
 from perstack.core.base.ids import Owner, OwnerKind, job_of_run
 from perstack.core.definitions.project import Project
@@ -53,7 +53,7 @@ def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named
     is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
     is_open = False
     with suppress(StorageError):  # of a key that cannot be used: the state can be read, and what acts reports it
-        is_open = mark.is_valid()
+        is_open = mark.validate()
     if is_agreed and not is_open and not mark.is_absent():
         return storage
     return GuardedStorage(storage, StateGate(storage, mark, describe, named, is_agreed=is_agreed, is_open=is_open))
@@ -85,7 +85,7 @@ async def require_own_state(storage: Storage) -> None:
 async def unmarked_owners(storage: Storage) -> list[Owner]:
     """Return the owners in marked state with a log that the user's installation did not begin."""
     from perstack.engine.log.event_log import job_ids
-    from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS, space_of
+    from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS, space_of
 
     spaces: list[tuple[OwnerKind, Storage]] = [(kind, space_of(storage, kind)) for kind in OWNER_KINDS]
     spaces.extend(("job", storage.space(name)) for name in MAILBOX_SPACES)
@@ -158,7 +158,7 @@ class StateGate:
 async def mark_logs(storage: Storage, mark: StateMark) -> None:
     """Mark all logs of state with a valid mark. Raises StorageError."""
     from perstack.engine.log.event_log import job_ids
-    from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS
+    from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS
 
     key = mark.log_key()
     names = [name for kind in OWNER_KINDS.values() for name in (kind.space, kind.outbox)]
@@ -234,7 +234,7 @@ class GuardedStorage(Storage):
 
     def owner(self, kind: OwnerKind, log_id: str) -> Owner:
         """Return the owner of the logs with this id in the space; a delegate's mailbox is its Job's."""
-        from perstack.engine.log.storage import MAILBOX_SPACES
+        from perstack.engine.log.storage_access import MAILBOX_SPACES
 
         return Owner(kind, job_of_run(log_id) if self._space == MAILBOX_SPACES[1] else log_id)
 
@@ -259,7 +259,7 @@ class GuardedStorage(Storage):
         return {run_id: first_hashes[run_id] for run_id in runs}
 
     async def _refusal(self, owner_id: str, unmarked: Mapping[str, str]) -> NotAgreed:
-        from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS
+        from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS
 
         kind: OwnerKind = "job"
         for each, info in OWNER_KINDS.items():

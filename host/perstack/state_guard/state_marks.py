@@ -132,8 +132,11 @@ class StateMark:
         self._given_key = key
         self._valid: _Mark | None = None
 
-    def is_valid(self) -> bool:
-        """Return whether this user's installation made the state. Raises StorageError for an unusable key."""
+    def validate(self) -> bool:
+        """Read the mark, and return whether this user's installation made the state.
+
+        Raises StorageError for an unusable key.
+        """
         try:
             with _open_file(self.state.mark) as file:
                 mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
@@ -167,7 +170,7 @@ class StateMark:
         agreed = self._valid
         try:
             with locked_folder(self.state.mark.parent):
-                if self.is_valid() and agreed is not None and self._valid is not None and self._valid.id == agreed.id:
+                if self.validate() and agreed is not None and self._valid is not None and self._valid.id == agreed.id:
                     self._write(agreed.id, logs=True)
         except OSError as error:
             raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
@@ -191,7 +194,7 @@ class StateMark:
 
     def claim(self) -> bool:
         """Return whether the state is this user's, after marking it if there was none. Raises StorageError."""
-        if self.is_valid():
+        if self.validate():
             return True
         if not self.is_absent():
             return False
@@ -200,7 +203,7 @@ class StateMark:
             make_state_folder(self.state.mark.parent)
             with locked_folder(self.state.mark.parent):
                 # checked again: another process may have made the state meanwhile
-                if self.is_valid():
+                if self.validate():
                     return True
                 if not self.is_absent():
                     return False

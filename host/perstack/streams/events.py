@@ -13,7 +13,7 @@ from typing import TypeAlias
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import PROVIDER
 from perstack.core.definitions.skills import ToolKind
-from perstack.core.jobs.answers import accepted_answers
+from perstack.core.jobs.answer_reading import accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.messages import ProviderToolPart, ResultContent, TextPart, text_of
 from perstack.core.runs.display_events import StreamText
@@ -21,7 +21,7 @@ from perstack.core.runs.events import Event, StoredEvent
 from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
 from perstack.core.runs.events.questions import CallInteractiveTool, RequestApproval
 from perstack.core.runs.events.tool_calls import CallDelegate, CallTools, FinishToolCall
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 
 
@@ -69,7 +69,7 @@ class Question:
     id: str
     text: str
     run_id: str
-    asking: OpenQuestion
+    open_question: OpenQuestion
     options: tuple[str, ...] = ()  # answers that are offered; empty for any text
     allows_other: bool = True  # False if the answer must be one of the options, or fit the form in `asking`
     is_approval: bool = False

@@ -19,7 +19,7 @@ from weakref import WeakSet
 from perstack.core.base.ids import place_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.model_output import ResultReader, result_reader
@@ -32,7 +32,7 @@ from perstack.system.user import notice
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from perstack.core.jobs.answers import UnreadAnswer
+    from perstack.core.jobs.answer_reading import UnreadAnswer
 
 Drive: TypeAlias = Callable[[Jobs, OnEvent], Coroutine[object, object, JobSummary]]
 """Drives a Job with these Jobs and this listener."""
@@ -71,10 +71,10 @@ class _Feed:
         tool_question = self.open[asking_question.id] = self.reader.question(asking_question)
         return tool_question
 
-    def start(self, drive: Drive, listener: EventListener) -> _DriveTask:
+    def start(self, drive_job: Drive, listener: EventListener) -> _DriveTask:
         """Start a task that drives the Job."""
         self.begun.clear()
-        task = asyncio.create_task(hold_exit(drive(self._jobs, listener)))
+        task = asyncio.create_task(hold_exit(drive_job(self._jobs, listener)))
         task.add_done_callback(lambda done: self.begun.set())
         return task
 
@@ -86,12 +86,12 @@ class JobStream:
     As a context manager the stream also waits until the interrupt is recorded.
     """
 
-    def __init__(self, streams: Streams, jobs: Jobs, drive: Drive, results: ResultReader) -> None:
+    def __init__(self, streams: Streams, jobs: Jobs, drive_job: Drive, results: ResultReader) -> None:
         """Prepare a stream of the Job that `drive` drives, and whose result `results` reads. Nothing begins."""
         self._results = results
         self._streams = streams
         self._jobs = jobs
-        self._drive = drive
+        self._drive = drive_job
         self._feed = _Feed(jobs)
         self._task: _DriveTask | None = None
         self._rested: _DriveTask | None = None  # the task whose question the last event was
@@ -237,14 +237,14 @@ class Streams:
         self._streams: WeakSet[JobStream] = WeakSet()
         self._unfinished_tasks: set[_DriveTask] = set()
 
-    def open(self, drive: Drive, output: type[BaseModel] | None) -> JobStream:
+    def open(self, drive_job: Drive, output: type[BaseModel] | None) -> JobStream:
         """Return a stream of the Job that `drive` drives, whose reader counts as a person who answers.
 
         Raises UsageError for an `output` that cannot be used.
         """
         results = result_reader(output)
         context = results.add_to(replace(self._source.setup, is_attended=lambda: True))
-        stream = JobStream(self, self._jobs.with_context(SetupSource(context)), drive, results)
+        stream = JobStream(self, self._jobs.with_context(SetupSource(context)), drive_job, results)
         self._streams.add(stream)
         return stream
 

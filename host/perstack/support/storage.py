@@ -147,7 +147,7 @@ def no_job(job_id: str, place: object) -> NotFound:
     return NotFound(f"there is no Job {job_id} in {place}")
 
 
-def is_driven(job_id: str, holder: str) -> Conflict:
+def already_driven(job_id: str, holder: str) -> Conflict:
     """Return the error for a lease that another process holds."""
     return Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 

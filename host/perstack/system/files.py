@@ -272,4 +272,4 @@ def read_rest(file: int, max_bytes: int) -> bytes:
 
 
 def _not_regular(name: str | bytes | Path) -> NotRegular:
-    return NotRegular(errno.EINVAL, "it is no ordinary file", name)
+    return NotRegular(errno.EINVAL, "it is not a regular file", name)

@@ -51,7 +51,7 @@ class ProgramRecord:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             os.write(self._file, f"{machine} {ours} {process_start_time(ours)}\n".encode())
 
-    def is_up(self, pid: int, start: str | None) -> None:
+    def record_program(self, pid: int, start: str | None) -> None:
         """Record the program's process after its start."""
         if self._file >= 0 and start is not None:
             with suppress(OSError):
@@ -202,7 +202,7 @@ class ProcessGuard:
         self._marks[process] = mark
         self._note(mark, f"+ {mark} {process.pid} {start or ''}\n")
         if mark in self._records:
-            self._records[mark].is_up(process.pid, start)
+            self._records[mark].record_program(process.pid, start)
 
     def forget(self, program: str | Process) -> None:
         """Report that the program has ended or, given its mark, that it did not start."""

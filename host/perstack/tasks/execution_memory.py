@@ -29,12 +29,11 @@ from perstack.core.base.ids import By
 from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
-from perstack.python_api.calls import checked
+from perstack.python_api.checked_calls import checked
 from perstack.support.storage import newest_first
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_user
 from perstack.tasks.arguments import Json, Text
-from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.events import StoredTaskEvent
 from perstack.tasks.evolve import TaskChanges, checkpoints_in
 from perstack.tasks.memory import TaskMemory
@@ -52,6 +51,7 @@ from perstack.tasks.operations import (
 )
 from perstack.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
+from perstack.tasks.task_decisions import TaskSubject
 from perstack.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, with_blockers
 
 _R = TypeVar("_R")

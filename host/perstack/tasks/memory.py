@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.ports.parts import Part
-from perstack.python_api.calls import read_call
-from perstack.tasks.decisions import TaskSubject
+from perstack.python_api.checked_calls import read_call
 from perstack.tasks.operations import (
     AnswerCommand,
     ArchiveCommand,
@@ -32,6 +31,7 @@ from perstack.tasks.operations import (
     StartCommand,
     TaskCommand,
 )
+from perstack.tasks.task_decisions import TaskSubject
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

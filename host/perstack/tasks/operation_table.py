@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
-from perstack.oversight.decisions import FREE, Decides, Mark, mark_in
+from perstack.oversight.needed_decisions import FREE, Decides, Mark, mark_in
 from perstack.tasks import operations
-from perstack.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
 from perstack.tasks.state import TaskCheckpoint, TaskState
 from perstack.tasks.summaries import TaskPage
+from perstack.tasks.task_decisions import answers_task, ends_wait, removes_task, revives_task
 
 
 def _identity(command: operations.TaskCommand[Record], result: Record) -> Record:

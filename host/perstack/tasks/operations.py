@@ -22,10 +22,10 @@ from typing_extensions import override
 from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.job_status import PauseReason
-from perstack.core.jobs.answers import read_answer
+from perstack.core.jobs.answer_reading import read_answer
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotAllowed, UsageError
-from perstack.oversight.decisions import FREE, Decides
+from perstack.oversight.needed_decisions import FREE, Decides
 from perstack.tasks import events as task_events
 from perstack.tasks.arguments import (
     Config,
@@ -43,7 +43,6 @@ from perstack.tasks.arguments import (
     reason_of,
     starts,
 )
-from perstack.tasks.decisions import answers_task, resumes_with
 from perstack.tasks.state import (
     ALLOWED,
     TaskCheckpoint,
@@ -55,6 +54,7 @@ from perstack.tasks.state import (
     waits_for_tasks_alone,
 )
 from perstack.tasks.summaries import TaskPage
+from perstack.tasks.task_decisions import answers_task, resumes_with
 
 R = TypeVar("R", covariant=True)
 
@@ -224,7 +224,7 @@ class ListCommand(TaskCommand[TaskPage]):
         FREE,
         Field(description="How many at most."),
     ] = 100
-    after: Annotated[Text | None, FREE, Field(description="The `next` of the page before.")] = None
+    after: Annotated[Text | None, FREE, Field(description="`next` of the previous page.")] = None
 
 
 @dataclass(frozen=True)

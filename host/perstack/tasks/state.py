@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from perstack.core.base.ids import By, check_job_id
 from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.definitions.job_status import PauseReason
-from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers
+from perstack.core.jobs.answer_reading import ANYTHING, APPROVAL, AcceptedAnswers
 from perstack.errors import NotAllowed, UsageError
 from perstack.feature_logs.transitions import Transition, transition
 from perstack.next_steps import Resume

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from perstack.core.base.ids import Owner
 from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.storage import log_of
+from perstack.engine.log.storage_access import log_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries
 from perstack.next_steps import Inspect

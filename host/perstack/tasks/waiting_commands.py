@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage_access import space_of
 from perstack.ports.storage import Storage
 
 

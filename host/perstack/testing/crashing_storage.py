@@ -33,7 +33,7 @@ class CrashPoint:
 
 
 def crash_points(appends: int) -> list[CrashPoint]:
-    """Return every place where a drive with this number of appends can crash."""
+    """Return every point at which driving with this number of appends can crash."""
     return [CrashPoint(moment, n) for n in range(1, appends + 1) for moment in ("before", "after")]
 
 
@@ -51,7 +51,7 @@ class CrashingStorage(Storage):
         point = self.point
         if point is None:
             return False
-        # a dead process writes nothing more, from any of its tasks
+        # after a crash nothing more is written, by any task
         return self.appends > point.append or (self.appends == point.append and moment == point.moment)
 
     @override
@@ -66,7 +66,7 @@ class CrashingStorage(Storage):
     @override
     def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         if type(self).append is not CrashingStorage.append:
-            return False  # so that the `append` of a subclass sees every append
+            return False  # call `append`, so that a subclass's `append` sees every append
         self.appends += 1
         if self._reached("before"):
             raise Crash(f"before append {self.appends}, to {ref.run_id}")

@@ -1,4 +1,4 @@
-"""The dispatcher contract as a test suite. Every dispatcher passes all of it.
+"""The dispatcher contract as a test suite, which every dispatcher must pass.
 
     from perstack.testing.dispatcher_contract import DispatcherBed, DispatcherContract
 
@@ -30,7 +30,7 @@ from perstack.testing.storage_fixture import SECONDS, in_loop, wait_for
 
 # The test fixture: an engine, empty at first, and its clock.
 
-SOON = 15.0  # maximum seconds to wait for something that an engine may do late
+SOON = 15.0  # maximum seconds to wait for an effect that an engine may delay
 
 
 async def wait_really(seconds: float) -> None:
@@ -40,7 +40,7 @@ async def wait_really(seconds: float) -> None:
 
 @dataclass
 class ManualClock:
-    """A clock for engines that take one: time passes when the test says so."""
+    """A clock for engines that accept one. Its time passes only when the test advances it."""
 
     milliseconds: int = 1_800_000_000_000
 
@@ -55,17 +55,18 @@ class ManualClock:
 
 @dataclass
 class DispatcherBed:
-    """One engine, empty at first, and its clock."""
+    """An engine, empty at first, and its clock."""
 
-    open: Callable[[], Dispatcher]  # opens a dispatcher on this engine as a new process would
+    open: Callable[[], Dispatcher]  # function that opens a dispatcher on this engine as a new process would
     pass_time: Callable[[float], Awaitable[None]] = wait_really
-    """Lets seconds pass: moves the clock of an engine that takes one, or else sleeps."""
+    """Function that lets seconds pass: it advances the engine's clock, or sleeps if the engine has none."""
     now: Callable[[], int] = SYSTEM.now
-    """Returns milliseconds since 1970, by the clock that due times are compared with."""
+    """Function that returns milliseconds since 1970, by the clock that due times are compared with."""
     arrive: Callable[[str], Awaitable[None]] | None = None
-    """Waits until a work item, given by its key, can be claimed; None if it always can at once."""
-    cut: Callable[[], Awaitable[None]] | None = None  # makes the engine unreachable. None: it is in this process
-    mend: Callable[[], Awaitable[None]] | None = None  # makes the engine reachable again
+    """Function that waits until the work item with a key can be claimed; None if it can be at once."""
+    # function that makes the engine unreachable; None for an engine in this process
+    cut: Callable[[], Awaitable[None]] | None = None
+    mend: Callable[[], Awaitable[None]] | None = None  # function that makes the engine reachable again
     opened: list[Dispatcher] = field(default_factory=list[Dispatcher])
 
     async def submitted(self, dispatcher: Dispatcher, order: Order) -> None:
@@ -76,7 +77,7 @@ class DispatcherBed:
 
     @asynccontextmanager
     async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:
-        """Open `count` dispatchers, as so many processes would, and close them at the end."""
+        """Open `count` dispatchers, like as many processes, and close them at the end."""
         async with AsyncExitStack() as stack:
             opened = [self.open() for _ in range(count)]
             for dispatcher in opened:

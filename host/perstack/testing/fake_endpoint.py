@@ -17,12 +17,12 @@ _BEAT_S = 0.02
 class PreparedReply:
     """A prepared reply."""
 
-    chunks: tuple[bytes, ...] = ()  # sent one by one with chunked transfer encoding
+    chunks: tuple[bytes, ...] = ()  # chunks, sent one by one with chunked transfer encoding
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     ending: str = "whole"
-    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent; `beat`: the last chunk is
-    sent again and again."""
+    """`whole`: the reply is complete; `cut`: the connection is closed before the end; `hang`: nothing more is sent;
+    `beat`: the last chunk is repeated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A storage in memory, for tests, with exactly what `ports.storage` requires: a starting point of your own."""
+"""A storage in memory for tests. It implements exactly what `ports.storage` requires: a starting point for your own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from perstack.dataclass import dataclass
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageFactory
 from perstack.support.storage import (
+    already_driven,
     check_redaction,
     check_space,
     checked_blob,
     ends_at,
     head_after,
-    is_driven,
     job_exists,
     newest_first,
     no_job,
@@ -35,9 +35,9 @@ from perstack.support.storage import (
 
 @dataclass
 class InMemoryJob:
-    """State of one Job."""
+    """The state of one Job."""
 
-    written: int  # write time of the summary, as a count
+    written: int  # write time of the summary, as a counter
     summary: bytes | None = None
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
@@ -211,7 +211,7 @@ class InMemoryStorage(Storage):
         self._job(job_id)
         if job_id in self.store.leases:
             current_holder = self.store.leases[job_id]
-            raise is_driven(job_id, current_holder)
+            raise already_driven(job_id, current_holder)
         self.store.leases[job_id] = holder
         try:
             yield
@@ -235,7 +235,7 @@ class InMemoryStorage(Storage):
 
     @override
     async def close(self) -> None:
-        pass  # nothing is open
+        pass  # nothing to close
 
     def _job(self, job_id: str) -> InMemoryJob:
         in_memory_job = self.store.jobs.get(check_job_id(job_id))

@@ -26,7 +26,7 @@ class ScriptedProviderFactory(ProviderFactory):
     default_model: str | None = "scripted"
     has_one_model: bool = True
     tools: tuple[ProviderTool, ...] = (ANY_TOOL,)
-    is_vendor: bool = True  # without settings it plays the script that the user's environment names
+    is_vendor: bool = True  # without a setting it plays the script that the environment variable names
     how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
 
     @override

@@ -89,15 +89,15 @@ class Cost(_ScriptModel):
 
 
 class Failure(_ScriptModel):
-    """Failure of a turn. Without a status it is a broken connection."""
+    """A failing turn. Without a status it is a broken connection."""
 
     message: str = "the script says so"
     status: int | None = None
     name: str = "ProviderError"
     retry_after: float | None = None  # seconds
-    retryable: bool | None = None  # overrides the status. None: 408, 409, 429 and 5xx are retryable
+    retryable: bool | None = None  # overrides the status; None: 408, 409, 429 and 5xx are retryable
     context_window: int | None = None  # only for `ContextOverflow`: context size in tokens, if the endpoint reports it
-    may_not_fit: bool = False  # True: the endpoint gives no reason, so the request may be too large
+    may_not_fit: bool = False  # True if the endpoint gives no reason, so that the request may be too large
 
     def as_error(self) -> ProviderError:
         """Return the error that a provider raises for this failure."""
@@ -123,7 +123,7 @@ class Turn(_ScriptModel):
     usage: Cost = Cost()
     delay_ms: float = 0  # duration of the turn in milliseconds; its first delta is sent before the delay
     error: Failure | None = None
-    finish_reason: FinishReason | None = None  # default: `toolCalls` if there are any, else `stop`
+    finish_reason: FinishReason | None = None  # default: `toolCalls` if there are any, otherwise `stop`
     repeat: bool | int = 1  # number of times this turn is played; True repeats it forever
 
 
@@ -220,7 +220,7 @@ def load_script(path: Path) -> Script:
 
 
 class _Schedule:
-    """Finds the reply with a number, and the failures due before it, without walking the script."""
+    """Index of a script: finds the reply with a number, and the failures before it, without walking the script."""
 
     def __init__(self, part: ExpertScript) -> None:
         self._ends: list[int] = []
@@ -289,7 +289,7 @@ class _Progress:
 
 
 class ScriptedProvider(Provider, ProviderFactory):
-    """Plays a script. It is also a plugin: pass it to `Host(plugins=[...])` as provider `scripted`."""
+    """A provider that plays a script. It is also a plugin: pass it to `Host(plugins=[...])` as provider `scripted`."""
 
     name = "scripted"
     priority = 0
@@ -319,7 +319,7 @@ class ScriptedProvider(Provider, ProviderFactory):
 
     @override
     async def close(self) -> None:
-        pass  # nothing is open
+        pass  # nothing to close
 
     @override
     def is_configured(self, env: Mapping[str, str]) -> bool:

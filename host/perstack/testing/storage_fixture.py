@@ -18,7 +18,7 @@ from perstack.ports.storage import RunRef, Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SECONDS = 30.0  # maximum seconds that a test waits
+SECONDS = 30.0  # maximum seconds that a test may wait
 
 JOB = "job1"
 RUN = RunRef(JOB, "job1-1")
@@ -26,16 +26,18 @@ RUN = RunRef(JOB, "job1-1")
 
 @dataclass
 class Opener:
-    """One store, empty at first. Abilities that a storage lacks stay None, and their tests are skipped visibly."""
+    """A store, empty at first. An ability that a storage lacks stays None, and its tests are skipped with a reason."""
 
     open: Callable[[], Storage]  # opens a storage on this store as a new process would
     address: tuple[str, str] | None = None  # plugin module and location, for opening the store in another process
-    tear: Callable[[RunRef, int], None] | None = None  # cuts a number of bytes off the end of a log, as a crash does
-    extend: Callable[[RunRef, bytes], None] | None = None  # appends raw bytes to a log, as a crash can leave them
+    # function that cuts a number of bytes off the end of a log, as a crash does
+    tear: Callable[[RunRef, int], None] | None = None
+    # function that appends raw bytes to a log, as a crash may leave them
+    extend: Callable[[RunRef, bytes], None] | None = None
     damage: Callable[[RunRef, int], None] | None = None
-    """Changes a byte in the payload of the record with that index (from 0)."""
-    shares_blobs: bool = False  # True if equal blobs of several Jobs take their room once
-    expiry: float = 0  # seconds for which the lease of a dead process may still be held
+    """Function that changes a byte in the payload of the record with that index, counted from 0."""
+    shares_blobs: bool = False  # True if equal blobs of several Jobs are stored once
+    expiry: float = 0  # seconds that the lease of a dead process may still be held
     opened: list[Storage] = field(default_factory=list[Storage])
 
     def __call__(self) -> Storage:
@@ -82,7 +84,7 @@ def text_of(record: bytes) -> str:
 
 @dataclass
 class Writer:
-    """Appends to one Run as a driver does: it tracks the head and seals records."""
+    """A writer that appends to one Run as a driver does: it tracks the head and seals records."""
 
     storage: Storage
     ref: RunRef = RUN
@@ -97,7 +99,8 @@ class Writer:
         """Append these payloads together and return the records."""
         lines, head = seal(self.head, payloads)
         records, seq = SealedBatch(lines, self.head, head), self.head.seq
-        is_written = seq % 2 == 1 and self.storage.append_now(self.ref, seq, records)  # both ways, in turns
+        # alternate between the two ways to append
+        is_written = seq % 2 == 1 and self.storage.append_now(self.ref, seq, records)
         if not is_written:
             await self.storage.append(self.ref, seq, records)
         self.head = head

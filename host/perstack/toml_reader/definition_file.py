@@ -16,7 +16,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
-from perstack.config.project import check_owner, folder_contains, owner_of
+from perstack.config.project_place import check_owner, folder_contains, owner_of
 from perstack.config.source import (
     MAX_DEFINITION_BYTES,
     NotRead,

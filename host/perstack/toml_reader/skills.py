@@ -9,7 +9,7 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.config.project import folder_contains
+from perstack.config.project_place import folder_contains
 from perstack.config.source import Reporter
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath

@@ -227,7 +227,7 @@ def tool_function(
     documented = read_docstring(function.__doc__ or "")
     description = description or documented.description
     if not description:
-        raise PluginError(f"{place}: say in a docstring what it does: the model chooses by it")
+        raise PluginError(f"{place}: describe it in a docstring: the model chooses a tool by its description")
     hints = _hints(function, place)
     model_parameters: list[inspect.Parameter] = []
     contexts: list[str] = []

@@ -18,8 +18,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.config.env import EnvFile, read_env
-from perstack.config.keys import KeyStore
-from perstack.config.project import ProjectPlace, folder_contains, folder_of, is_named, owner_of
+from perstack.config.project_place import ProjectPlace, folder_contains, folder_of, is_named, owner_of
+from perstack.config.user_keys import KeyStore
 from perstack.core.base.records import Record, canonical_json
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.experts import Expert, Iterate

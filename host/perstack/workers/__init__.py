@@ -4,7 +4,8 @@ A dispatcher (`ports.dispatcher`) only says who may drive what; the log and the 
 order that is lost, doubled or late costs time and never work: `queue` records that a Job waits for a worker before it
 orders it, and finds recorded Jobs without an order again.
 
-- `queue`, `queued_definition`, `skill_bundles`: what a Job is queued with, so that a worker needs no perstack.toml.
+- `queue`, `queued_definition`: what a Job is queued with, so that a worker needs no perstack.toml; its Agent Skills
+  are bundled by `agent_skills.bundles`.
 - `worker`, `claims`, `driving_orders`, `orders`: claim, drive, and decide whether an order is done or queued again.
   `orders` is pure.
 - `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each

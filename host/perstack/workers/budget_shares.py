@@ -14,7 +14,7 @@ from dataclasses import field
 
 from perstack.core.base.usage import NANO_PER_DOLLAR, nano
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget import JOB, Amounts, Unit
+from perstack.core.jobs.budget_ledger import JOB, Amounts, Unit
 from perstack.dataclass import dataclass
 
 

@@ -284,7 +284,7 @@ class ClaimHandler:
     async def _count_takeover(self, seat: Seat, claim: HeldClaim) -> None:
         self._counters.takeovers += 1
         order = claim.claim.order
-        work = await self._work.work_of(order)
+        work = await self._work.count_work(order)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
         claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed))
 
@@ -300,7 +300,7 @@ class ClaimHandler:
                 order = other.claim.order
                 if other is claim or other.task is None or other.waits or not is_suspect(order.takeovers):
                     continue
-                if await self._work.work_of(order) == order.events:
+                if await self._work.count_work(order) == order.events:
                     return True
             return False
 

@@ -17,7 +17,7 @@ from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
-from perstack.engine.log.storage import storage_name
+from perstack.engine.log.storage_access import read_storage_name
 from perstack.errors import NotFound
 from perstack.iterations.iterations import Iterations
 from perstack.iterations.state import SeriesState
@@ -35,7 +35,7 @@ _POISON_ERROR = ErrorInfo(
 )
 
 
-async def progress_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
+async def read_progress(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
     """Return how much of a Job is done, over all its Runs, or over one Run and those below it."""
     types: list[str] = []
     for run_summary in with_descendants((await jobs.job(job_id)).runs, run_id):
@@ -43,8 +43,8 @@ async def progress_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int
     return count_progress(types)
 
 
-async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-    """Return whether the Job ends every worker that drives it. `live` is called for the existing workers if needed.
+async def is_poison(jobs: Jobs, order: Order, list_workers: Callable[[], Awaitable[frozenset[str]]]) -> bool:
+    """Return whether the Job ends every worker that drives it. `list_workers` is called only if that decides it.
 
     Work done since the takeovers were counted clears it: then its delegate may have ended a worker, or one survived.
     """
@@ -54,10 +54,10 @@ async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[froze
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
     if any(has_separate_worker(run) for run in runs.values() if _is_awaited_by(run, run_id)):
         return ends_its_workers(order.takeovers, (), ())
-    if await progress_of(jobs, order.job_id, order.run_id) != order.events:
+    if await read_progress(jobs, order.job_id, order.run_id) != order.events:
         return False
     drivers = drivers_in([line.event for line in await jobs.events(run_id)])
-    return ends_its_workers(order.takeovers, drivers, await live())
+    return ends_its_workers(order.takeovers, drivers, await list_workers())
 
 
 def _is_awaited_by(run: Run, run_id: str) -> bool:
@@ -118,10 +118,10 @@ class Drive(Protocol):
 class OrderedWork:
     """Looks up and drives what one worker's orders refer to."""
 
-    def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
+    def __init__(self, jobs: Jobs, iterations: Iterations, drive_job: Drive, clock: Clock) -> None:
         self._jobs = jobs
         self._iterations = iterations
-        self._drive = drive
+        self._drive = drive_job
         self._clock = clock
 
     @property
@@ -148,7 +148,7 @@ class OrderedWork:
         """
         if order.storage is None:
             return None if order.run_id is None else True
-        return order.storage == await storage_name(self._jobs.storage)
+        return order.storage == await read_storage_name(self._jobs.storage)
 
     async def run_status(self, order: Order) -> RunStatus | None:
         """Return a delegate's status from its log; None if nothing can continue it. Raises NotFound and Damaged."""
@@ -169,28 +169,30 @@ class OrderedWork:
         """Stop it as interrupted after the current step; return False if no step is running: cancel it instead."""
         return self._jobs.stop_after_step(order.key) or self._iterations.stop_after_step(order.key)
 
-    async def work_of(self, order: Order) -> int:
+    async def count_work(self, order: Order) -> int:
         """Return how much of it is done; the number grows with any progress."""
         served = await self.load(order)
         if isinstance(served, JobSummary):
-            return await progress_of(self._jobs, served.id, order.run_id)
+            return await read_progress(self._jobs, served.id, order.run_id)
         facts = sum(1 + (item.artefact is not None) + (item.score is not None) for item in served.iterations)
         facts += served.invalid_answers
         try:
             current_work = (
                 0
                 if served.current_iteration is None
-                else await progress_of(self._jobs, served.current_iteration.job_id)
+                else await read_progress(self._jobs, served.current_iteration.job_id)
             )
         except NotFound:
             current_work = 0
         return facts * _WORK_PER_FACT + current_work
 
-    async def is_poison(self, served: OrderTarget, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-        """Return whether it ends every worker that drives it. `live` is called for the existing workers if needed."""
+    async def is_poison(
+        self, served: OrderTarget, order: Order, list_workers: Callable[[], Awaitable[frozenset[str]]]
+    ) -> bool:
+        """Return whether it ends every worker that drives it. `list_workers` is called only if that decides it."""
         if isinstance(served, SeriesState):  # the log does not record its drivers
             return ends_its_workers(order.takeovers, (), ())
-        return await is_poison(self._jobs, order, live)
+        return await is_poison(self._jobs, order, list_workers)
 
     async def stop_for_good(self, served: OrderTarget, order: Order) -> OrderTarget:
         """Record that it failed, because it ends every worker. Raises Conflict while it is driven."""

@@ -15,7 +15,7 @@ from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.budget import JOB, Amounts, Unit
+from perstack.core.jobs.budget_ledger import JOB, Amounts, Unit
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import has_separate_worker, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events

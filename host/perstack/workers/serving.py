@@ -28,7 +28,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.skills import factory_for
+from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
 from perstack.snapshots.job_files import JobFiles
@@ -171,14 +171,15 @@ class JobServer:
         if run.start.snapshots is not None:
             await self._files.check_present(loaded_job.id)
         loaded_job.root = number_of_run(run.id)
-        drive = self._runner.job_drive(runnable, loaded_job, service.on_event, stop, worker=service.role())
         parent_permissions = () if by is None else loaded_job.runs[by.run_id].permissions
         reason = reason_to_resume(run, clock.now()) or "crash"
-        session = RunStarter(drive).resume(ResumedRun(run, reason, above=parent_permissions))
+        resumed_run = ResumedRun(run, reason, above=parent_permissions)
+        drive = self._runner.job_drive(runnable, loaded_job, resumed_run, service.on_event, stop, worker=service.role())
+        session = RunStarter(drive).resume(resumed_run)
         start, limits = session.run.start, session.run.limits
         drive.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
         try:
-            await RunLoop(drive, await Allowance.open(drive, session)).drive_without_writing(session)
+            await RunLoop(drive, await Allowance.open(drive, session)).drive_root(session)
         finally:
             await drive.close()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _SERVICE = "bedrock"
-_LOOKUP_TIMEOUT_S = 60.0  # seconds for finding credentials: a login may start a program, or query servers of AWS
+_LOOKUP_TIMEOUT_S = 60.0  # maximum seconds to find credentials: a login may start a program, or query servers of AWS
 _SOURCES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -33,10 +33,10 @@ _VENDOR_OF_MACHINE = Path("/sys/class/dmi/id/sys_vendor")
 
 
 class AwsAccount:
-    """Signer of requests with one identity's credentials, which are found once and renewed before they expire."""
+    """Signer of requests. It finds the credentials of one identity once, and renews them before they expire."""
 
     def __init__(self, profile: str | None, env: Mapping[str, str], region: str) -> None:
-        """Look up nothing yet; `profile` None means the environment's profile, if any."""
+        """Look up nothing yet. `profile` None means the profile that the environment names, if any."""
         self._profile = profile
         self._env = env
         self._region = region
@@ -49,7 +49,7 @@ class AwsAccount:
         return _sign(credentials, self._region, url, body, headers)
 
     def _permanent_credentials(self) -> ReadOnlyCredentials | None:
-        """Return known credentials that never need a renewal, which could block; None otherwise."""
+        """Return known credentials that never expire, so that no renewal can block; None otherwise."""
         from botocore.credentials import RefreshableCredentials
 
         if self._cached is None or isinstance(self._cached, RefreshableCredentials):
@@ -85,7 +85,7 @@ class AwsAccount:
 
 
 def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
-    """Return whether a lookup may succeed: something names credentials, or this machine belongs to AWS."""
+    """Return whether a lookup may succeed: credentials are configured, or this machine belongs to AWS."""
     return (
         profile is not None
         or any(env.get(name, "").strip() for name in _SOURCES)

@@ -94,11 +94,12 @@ class _Reasoning(Wire):
     text: Text = ""
     signature: Text = ""
     redacted: Text = Field(default="", alias="redactedContent")
-    whole: OrNone[_ReasoningText] = Field(default=None, alias="reasoningText")  # in a reply that is not streamed
+    # content of a reply that is not streamed
+    whole: OrNone[_ReasoningText] = Field(default=None, alias="reasoningText")
 
 
 class _Change(Wire):
-    """Start or piece of a block, or all of it; fields that a type lacks are empty or None."""
+    """Start or piece of a block, or a whole block. Fields that its type lacks are empty or None."""
 
     text: Text = ""
     tool_use: OrNone[_ToolUse] = Field(default=None, alias="toolUse")
@@ -182,7 +183,7 @@ class _ConverseBlock:
         )
 
     def end(self) -> None:
-        """Show halves of characters that stay alone."""
+        """Show incomplete characters that remain at the end."""
         self.text.end()
         self.thinking.end()
 
@@ -220,16 +221,16 @@ class ConverseDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         if self._stop_reason is None:
-            raise stream_interrupted("no messageStop came")
+            raise stream_interrupted("there was no messageStop")
         if self._stop_reason.startswith("malformed_"):
-            raise bad_response(f"the model's reply was unreadable to Bedrock: {self._stop_reason}", retryable=True)
+            raise bad_response(f"Bedrock could not read the model's reply: {self._stop_reason}", retryable=True)
         for block in self._blocks:
             block.end()
         indexes = [block.index for block in self._blocks]
         if len(set(indexes)) == len(indexes):
             self._blocks.sort(key=lambda block: block.index)
         reply = ExpertMessage(contents=tuple(part for block in self._blocks if (part := _part(block)) is not None))
-        check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="no messageStop came")
+        check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="there was no messageStop")
         return Generation(reply, _usage(self._counts), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
     def _take_whole(self, converse_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
@@ -252,7 +253,7 @@ class ConverseDecoder:
             if (index is None or block.index == index) and block.takes(piece):
                 return block
         if piece.tool_use is not None:
-            raise bad_response(f"there is a piece of block {index}, which never began", retryable=True)
+            raise bad_response(f"there is a delta of block {index}, which has no start", retryable=True)
         return self._start(index, _Change())
 
     def _grow(self, block: _ConverseBlock, piece: _Change) -> None:
@@ -322,9 +323,9 @@ def _part(block: _ConverseBlock) -> ReplyPart | None:
     return TextPart(text=text) if text else None
 
 
-def _call(call: _ToolUse, pieces: list[str]) -> ToolCallPart:
-    args, raw_args = read_arguments(join_arguments([arguments_text(call.input), *pieces]))
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
+def _call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments([arguments_text(tool_use.input), *pieces]))
+    return ToolCallPart(tool_call_id=tool_use.id, tool_name=tool_use.name, args=args, raw_args=raw_args)
 
 
 def _join_base64(pieces: list[str]) -> JsonValue:

@@ -52,7 +52,7 @@ from perstack.ports.provider import GenerationRequest
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 
-VENDOR = "bedrock"  # key of this vendor's opaque parts, which are sent to no other vendor
+VENDOR = "bedrock"  # key of this vendor's opaque parts, which no other vendor is sent
 
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
@@ -64,7 +64,7 @@ _NO_TOOL: JsonObject = {
         "inputSchema": {"json": {"type": "object", "properties": {}}},
     }
 }
-"""Tool listed where none is left after calls: the API refuses calls and results in a request without `toolConfig`."""
+"""Tool that is listed if none is left after calls: the API refuses calls and results without `toolConfig`."""
 
 _NOTHING: JsonObject = {"text": NO_TEXT}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
@@ -73,7 +73,7 @@ _CONTINUE = b',{"role":"user","content":[{"text":"%s"}]}' % CONTINUE.encode()
 
 
 def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` need only contain what `turns_of` lacks."""
+    """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` has the blobs not encoded in `turns_of`."""
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
     has_cache = caches(request.model, settings) and "cachePoint" not in names_in(request.adaptations, "field")
@@ -160,7 +160,7 @@ class _BlockWriter:
             case ExpertMessage():
                 tools = self._tools
                 blocks = [block for part in message.contents if (block := _reply_block(part, tools)) is not None]
-                text = blocks[-1].get("text") if blocks else None  # Claude refuses blanks at the end of a last reply
+                text = blocks[-1].get("text") if blocks else None  # Claude refuses trailing blanks in a last reply
                 return [*blocks[:-1], {"text": text.rstrip()}] if isinstance(text, str) else blocks
             case _:
                 assert_never(message)
@@ -187,7 +187,7 @@ class _BlockWriter:
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
 
     def _results(self, results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        """Encode results. Models with a status refuse a failed one with media: those follow after all results."""
+        """Encode results. Models with a status refuse media in a failed result, so these follow after all results."""
         blocks: list[JsonObject] = []
         media: list[JsonObject] = []
         for result in results:

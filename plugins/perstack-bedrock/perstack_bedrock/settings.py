@@ -23,7 +23,7 @@ from perstack_bedrock.credentials import AwsAccount, may_have_credentials, regio
 BASE_URLS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
 TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
 KEY = "AWS_ACCESS_KEY_ID"
-SECRET = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - likewise
+SECRET = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
 INSTALL = "pip install 'perstack[bedrock]'"
 
 _REGION = r"^[a-z0-9-]+$"
@@ -38,12 +38,12 @@ class BedrockSettings(AnthropicSettings):
 
     region: str | None = Field(default=None, pattern=_REGION)
     profile: str | None = Field(default=None, min_length=1)
-    """Profile of AWS's configuration files, in place of keys in the environment."""
+    """Profile of AWS's configuration files, used instead of keys in the environment."""
     api: Literal["converse", "anthropic"] = "converse"
     """`anthropic`: Claude in Anthropic's format, through InvokeModelWithResponseStream."""
-    cache: bool | None = None  # cache marks in Converse requests. None: by the model's name.
-    images: bool = True  # False for a model without image support: it gets a line of text for each
-    documents: bool = True  # False for a model without PDF support: it gets a line of text for each
+    cache: bool | None = None  # True to set cache marks in Converse requests; None: decided by the model's name
+    images: bool = True  # False for a model without image support: it gets a line of text instead of each
+    documents: bool = True  # False for a model without PDF support: it gets a line of text instead of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     if region is None:
         raise _missing_region()
     if settings.profile is None and env.get(KEY) and not env.get(SECRET):
-        raise MissingCredential(f"provider amazon-bedrock has half a pair of keys: set {SECRET} beside {KEY}")
+        raise MissingCredential(f"provider amazon-bedrock has only half of the key pair: also set {SECRET}")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 

@@ -34,7 +34,7 @@ def fetch_command() -> None:
             path = fetch(
                 os.environ,
                 lambda done, total: bar.update(task, completed=done, total=total),
-                on_wait=lambda: bar.console.print("another process is fetching them: waiting for it"),
+                on_wait=lambda: bar.console.print("another process is downloading them: waiting for it"),
             )
     except WeightsError as error:
         click.echo(f"error: {one_line(str(error))}", err=True)

@@ -30,12 +30,12 @@ from perstack_local import INSTALL
 LIBRARY = "xllamacpp"
 
 
-BATCH_TOKENS = 128  # prompt tokens processed between two checks for cancellation: some 3 s on 2 cores
+BATCH_TOKENS = 128  # prompt tokens processed between checks for cancellation: about 3 s on 2 cores
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Options with which a model is loaded."""
+    """The options with which a model is loaded."""
 
     model_path: Path
     context_length: int = 8192  # tokens of prompt and reply together
@@ -46,7 +46,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Text of a reply, and the model's own token counts."""
+    """The text of a reply, with the model's own token counts."""
 
     text: str
     usage: Usage
@@ -127,12 +127,12 @@ class _ReplyStream:
         if self.failure is not None:
             raise _error_of(self.failure)
         if self.finish is None:
-            raise ProviderError("the embedded model's reply broke off", name="CutStream", is_retryable=True)
+            raise ProviderError("the embedded model's reply ended early", name="CutStream", is_retryable=True)
         return ChatReply("".join(self.texts), self.usage, "length" if self.finish == "length" else "stop")
 
 
 class LlamaModel:
-    """Model with its thread. Chats run one at a time; a chat cancelled while it waits never starts."""
+    """A model with its thread. Chats run one at a time; a chat that is cancelled while it waits never starts."""
 
     def __init__(self, settings: ModelSettings, open_server: OpenServer | None = None) -> None:
         """Load nothing yet; `open_server` replaces xllamacpp."""
@@ -166,7 +166,7 @@ _runtimes_lock = threading.Lock()
 
 
 def model_for(settings: ModelSettings) -> LlamaModel:
-    """Return this process's Runtime for these settings. Nothing is loaded before its first chat."""
+    """Return this process's model for these settings. It is loaded at its first chat."""
     with _runtimes_lock:
         return _runtimes.setdefault(settings, LlamaModel(settings))
 
@@ -237,7 +237,7 @@ def _open_xllamacpp(settings: ModelSettings) -> LlamaServer:
         return library.Server(parameters)
     except RuntimeError as error:
         raise ProviderError(
-            f"cannot load {settings.model_path} ({error}): is it a whole GGUF file, and is there memory for it?",
+            f"cannot load {settings.model_path} ({error}): is it a complete GGUF file, and is there enough memory?",
             name="ModelNotLoaded",
         ) from error
 
@@ -260,6 +260,6 @@ def _error_of(failure: _LlamaError) -> ProviderError:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, on_text: Callable[[str], None], text: str) -> None:
-    # a closed event loop has no reader for the text
+    # if the event loop is closed, nobody reads the text
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(on_text, text)

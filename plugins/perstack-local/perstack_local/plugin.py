@@ -19,12 +19,12 @@ class LocalProviderFactory(ProviderFactory):
     """Factory of provider `local`."""
 
     name: str = "local"
-    priority: int = 1000  # after every endpoint with a key
+    priority: int = 1000  # preference after every endpoint with a key
     default_model: str | None = MODEL
-    needs_name: bool = True  # a small model is no replacement for the one whose key is missing
+    needs_name: bool = True  # a small model is not a replacement for a model whose key is missing
     has_one_model: bool = True
     how_to_configure: str = (
-        f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"
+        f"install the embedded model with `{INSTALL}` and download its weights with `python -m perstack_local fetch`"
     )
 
     @override

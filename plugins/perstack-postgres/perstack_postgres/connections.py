@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 from perstack.errors import PerstackError, StorageError
 from perstack.system.concurrency import shield_until_done
 from perstack_postgres.address import PostgresAddress, without_secrets
-from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
+from perstack_postgres.schema import OLDEST_SERVER, check_tables, create_tables
 
 _TRANSIENT_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
 """SQLSTATEs of transient failures: shutdown or start, idle timeout, no free connection, deadlock, locked table."""
@@ -27,10 +27,10 @@ _TRANSIENT_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "4000
 _REMEDIES = {
     "42501": "give the role its rights on the schema (docs/storages.md)",
     "53100": "the server's disk is full: free some space, then resume",
-    "57014": "the server gave up after its time limit: look for what keeps it busy",
-    "55P03": "another process keeps it locked: try again when it is done",
-    "25006": "this server takes no writes: name the primary",
-    "3D000": "make the database, or name another in `{setting}`",
+    "57014": "the server exceeded its time limit: find out what keeps it busy",
+    "55P03": "another process holds a lock: try again later",
+    "25006": "this server accepts no writes: name the primary",
+    "3D000": "create the database, or name another in `{setting}`",
 }
 
 
@@ -40,7 +40,7 @@ _PERMANENT_TEXTS = (_POOLING, "certificate", "does not support SSL")
 
 _REFUSAL_TEXTS = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
 
-FAILURES = (psycopg.Error, TimeoutError, OSError)  # exceptions that an attempt may fail with
+FAILURES = (psycopg.Error, TimeoutError, OSError)  # exceptions of a failed attempt
 
 
 def is_transient(error: BaseException) -> bool:
@@ -65,7 +65,7 @@ def _is_of_connection(error: psycopg.Error) -> bool:
 def reason(address: PostgresAddress, error: BaseException) -> str:
     """Return the server's message and the remedy on one line."""
     if isinstance(error, TimeoutError):
-        return "no answer in time: see whether the server runs and can be reached"
+        return "no answer in time: check that the server runs and can be reached"
     code = error.sqlstate if isinstance(error, psycopg.Error) else None
     text = _words(address, error)
     if code in _REMEDIES:
@@ -85,12 +85,12 @@ def _how_to_reach(text: str) -> str:
     if _POOLING in text:
         return "set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
     if "password" in text or "authentication" in text or "pg_hba" in text:
-        return "give its password by a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
+        return "give its password with a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
     if "certificate" in text or "SSL" in text:
         return "see `sslmode` and `sslrootcert` in docs/storages.md"
     if "does not exist" in text:
-        return "make it, or name another in `{setting}`"
-    return "see whether the server runs and can be reached"
+        return "create it, or name another in `{setting}`"
+    return "check that the server runs and can be reached"
 
 
 # psycopg logs lost connections. Our errors report them where they matter; unhandled, the log would go to stderr.
@@ -99,7 +99,7 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
 CONNECT_TIMEOUT_S = 10
-STATEMENT_TIMEOUT_S = 30  # seconds that the server may work on one statement, including waiting for locks
+STATEMENT_TIMEOUT_S = 30  # maximum seconds for one statement on the server, including waiting for locks
 
 _LOCK_TIMEOUT_S = 10
 _ROUNDS = 3  # rounds of the pooler check before a pooler is known to keep sessions
@@ -148,7 +148,8 @@ async def _connect(address: PostgresAddress) -> Connection:
         # libpq applies the timeout to each host of the address
         return await AsyncConnection.connect(address.conninfo, **settings_of(address))
     except asyncio.CancelledError as error:
-        traceback.clear_frames(error.__traceback__)  # one of the frames holds the only reference to the connection
+        # a frame of the traceback holds the only reference to the connection
+        traceback.clear_frames(error.__traceback__)
         raise
 
 
@@ -170,7 +171,7 @@ async def _check_pooler(connection: Connection, address: PostgresAddress) -> Non
     try:
         for _ in range(_ROUNDS):
             own_pid = await _pid(connection)
-            other_pid = await _pid(other)  # its open transaction keeps the session
+            other_pid = await _pid(other)  # an open transaction keeps its session
             if own_pid == other_pid or await _pid(connection) != own_pid:
                 raise StorageError(
                     f"{address.shown}: between is a pooler in transaction mode, which breaks locks and notices:"
@@ -299,7 +300,7 @@ class Connections(Pool):
 
         async def reading(_: bool) -> T:
             async with self.connection(_READ_TIMEOUT_S) as connection:
-                self._has_tables = self._has_tables or await has_tables(connection, self.address)
+                self._has_tables = self._has_tables or await check_tables(connection, self.address)
                 return await work(connection) if self._has_tables else default
 
         return await self.with_retries(reading)

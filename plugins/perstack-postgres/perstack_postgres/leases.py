@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
-from perstack.support.storage import is_driven, no_job
+from perstack.support.storage import already_driven, no_job
 from perstack.system.concurrency import end, shield_until_done
 from perstack_postgres import statements
 from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
@@ -26,7 +26,7 @@ T = TypeVar("T")
 EXPIRY_S = 8.0  # seconds without a heartbeat after which a lease is lost
 
 _HEARTBEAT_INTERVAL_S = 2.0
-_HEARTBEAT_TIMEOUT_S = 3.0  # seconds that a heartbeat may take before its connection counts as lost
+_HEARTBEAT_TIMEOUT_S = 3.0  # maximum seconds for a heartbeat; then its connection counts as lost
 
 _MAX_HOLDER_BYTES = 1000
 
@@ -67,8 +67,8 @@ class PostgresLeases:
         if held := self._held_leases.get(key):
             held.is_lost = True
         return Conflict(
-            f"job {key.job_id}: the lease of this process ended, because it did not reach the database in time, and"
-            " another may drive the Job now: look at it, then resume it"
+            f"job {key.job_id}: the lease of this process ended, because it did not reach the database in time, so"
+            " another process may drive the Job now: check the Job, then resume it"
         )
 
     @asynccontextmanager
@@ -76,7 +76,7 @@ class PostgresLeases:
         """Hold a Job's lease. Raises NotFound, and Conflict naming the holder."""
         try:
             await shield_until_done(self._take(key, holder))
-        except asyncio.CancelledError:  # the lease has been taken
+        except asyncio.CancelledError:  # the lease was taken
             await shield_until_done(self._give_up(key))
             raise
         try:
@@ -119,7 +119,7 @@ class PostgresLeases:
             lease = await (await connection.execute(statements.LEASE, values)).fetchone()
             if lease is not None and lease[2] and int(lease[1]) not in tried_fences:
                 holder = _words(lease[0])
-                raise is_driven(key.job_id, holder)
+                raise already_driven(key.job_id, holder)
             taken_row = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
             fence = 0 if taken_row is None else int(taken_row[0])
             tried_fences.add(fence)

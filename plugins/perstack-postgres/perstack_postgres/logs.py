@@ -19,7 +19,7 @@ from perstack_postgres.leases import JobKey, PostgresLeases
 _MAX_RECORD_BYTES = 1 << 28  # maximum bytes of a record that is read; longer ones were not written by perstack
 
 _TOO_LONG = f"it is longer than {_MAX_RECORD_BYTES >> 20} MiB"
-MEDIUM = "the database"  # medium that a person puts back from a copy if data is damaged
+MEDIUM = "the database"  # what a person restores from a copy if data is damaged
 
 _MAX_KNOWN_ENDS = 1000
 _MAX_SEQ = (1 << 62) - 1
@@ -73,7 +73,7 @@ class RunLogs:
         key = self._key(ref)
         last = _MAX_SEQ if limit is None else min(after + limit, _MAX_SEQ)
         values = {"space": key.space, "job": key.job_id, "run": ref.run_id, "longest": _MAX_RECORD_BYTES}
-        # The record before is read too: the hash chain continues from it.
+        # Also read the record before `after`: the hash chain continues from it.
         values |= {"first": max(after, 1), "last": last}
 
         async def work(connection: Connection) -> list[tuple[int, bytes | str]]:

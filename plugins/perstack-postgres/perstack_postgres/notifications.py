@@ -21,7 +21,7 @@ from perstack_postgres.leases import JobKey
 
 _SEND_DELAY_S = 0.02
 _SEND_TIMEOUT_S = 5.0
-_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between two attempts to listen after a failure
+_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between attempts to listen after a failure
 
 
 class PostgresWatch(Watch):

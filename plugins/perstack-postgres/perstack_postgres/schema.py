@@ -11,7 +11,7 @@ from perstack.errors import StorageError
 from perstack_postgres.address import PostgresAddress
 
 APPLICATION = "perstack"
-VERSION = 3  # schema version. Lower ones were never released.
+VERSION = 3  # schema version; lower ones were never released
 OLDEST_SERVER = 130000
 
 # Collation "C" compares ids by bytes in every database. Content is bytea because PostgreSQL's text has no NUL.
@@ -51,7 +51,7 @@ def key_of(schema: str) -> int:
     return crc32(f"{APPLICATION} {schema}".encode()) - (1 << 31)
 
 
-async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
+async def check_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
     """Return whether the schema has its tables. Raises StorageError for those of another version or program."""
     # Queries the catalogue: to_regclass() may answer from a cache that is older than another process's tables.
     if await (await connection.execute(_HAS_META, [address.schema])).fetchone() is None:
@@ -60,13 +60,13 @@ async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: P
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION or not isinstance(row[1], int):
         raise StorageError(
-            f"{address.shown}: schema {address.schema} is of another program; name another by `?schema=`"
+            f"{address.shown}: schema {address.schema} belongs to another program: name another with `?schema=`"
         )
     if row[1] > VERSION:
         raise StorageError(f"{address.shown}: written by a newer perstack (schema {row[1]}); upgrade perstack")
     if row[1] < VERSION:
         raise StorageError(
-            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema by"
+            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema with"
             " `?schema=`"
         )
     return True
@@ -77,7 +77,7 @@ async def create_tables(connection: AsyncConnection[tuple[object, ...]], address
     schema = sql.Identifier(address.schema)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(address.schema)])
-        if await has_tables(connection, address):
+        if await check_tables(connection, address):
             return
         cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [address.schema])
         if await cursor.fetchone() is None:

@@ -8,8 +8,8 @@ Writes are single statements where possible, and carry the fence of this process
 write after the lease was lost. A write whose answer was lost is retried with `is_again`, and must find out whether the
 first attempt was committed. Concurrent appends collide on the primary key of `records`.
 
-`blobs` has the bytes of each blob once, `job_blobs` says which Jobs have it. A blob that no Job has any more is deleted
-in the same transaction.
+`blobs` has the bytes of each blob once, `job_blobs` the Jobs that have it. When the last Job loses a blob, the blob is
+deleted in the same transaction.
 
 Change together: a table in `schema` with `statements`, `_SIZES`, `delete_job` and `rewrite`; the lease condition in
 `statements` with `leases`. `perstack.testing.storage_contract` checks the port's promises.
@@ -51,10 +51,10 @@ from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, PostgresLeases
 from perstack_postgres.logs import MEDIUM, RunLogs
 from perstack_postgres.notifications import Notices, PostgresWatch
-from perstack_postgres.schema import VERSION, has_tables
+from perstack_postgres.schema import VERSION, check_tables
 
 _CHECK_TIMEOUT_S = 15.0
-# seconds between the server's clock and ours that are reported; events have this machine's time
+# minimum difference in seconds to the server's clock that is reported; events have this machine's time
 _MAX_CLOCK_DIFFERENCE_S = 60.0
 
 _CHECK_QUERY = (
@@ -79,7 +79,7 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
     address = connections.address
     began = time.time()
     row = await (await connection.execute(_CHECK_QUERY, {"schema": address.schema})).fetchone()
-    is_there = await has_tables(connection, address)
+    is_there = await check_tables(connection, address)
     if row is None:
         return ()
     server, now, is_standby, may_make, may_change, may_write = row
@@ -87,7 +87,7 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
     checks = [StorageCheck("server", True, f"{address.shown}, PostgreSQL {server}, {state}")]
     if is_standby:
         checks.append(
-            StorageCheck("rights", False, "the server is a standby, which takes no writes", "name the primary")
+            StorageCheck("rights", False, "the server is a standby, which accepts no writes", "name the primary")
         )
     elif not (may_write if is_there else may_change or may_make):
         remedy = f"make it the owner of the schema, or GRANT CREATE ON DATABASE: {address.shown}"
@@ -96,12 +96,15 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
         checks.append(StorageCheck("rights", True, "the role may write there"))
     clock_difference = float(now) - (began + time.time()) / 2
     if abs(clock_difference) > _MAX_CLOCK_DIFFERENCE_S:
-        checks.append(StorageCheck("clock", False, f"{clock_difference:+.0f} s from this machine's", "set both by NTP"))
+        checks.append(
+            StorageCheck("clock", False, f"{clock_difference:+.0f} s from this machine's", "set both with NTP")
+        )
     return tuple(checks)
 
 
-# A transaction that takes blobs from a Job locks them first, so that the second of two concurrent ones sees what the
-# first left. A transaction that gives them to a Job meanwhile waits, finds them deleted, and inserts them again.
+# A transaction that removes blobs from a Job locks them first, so that the second of two concurrent ones sees the
+# result of the first. A concurrent transaction that adds them to a Job waits, finds them deleted, and inserts them
+# again.
 
 _MAX_PART_BYTES = 1 << 25  # maximum bytes of blobs per SQL statement
 
@@ -131,7 +134,7 @@ async def put_part(values: Mapping[str, object], connection: Connection, _: bool
             row = await (await connection.execute(statements.PUT_BLOBS, values)).fetchone()
         except psycopg.errors.ForeignKeyViolation as error:
             if "sha256" in (error.diag.constraint_name or ""):
-                continue  # the last Job that had this blob was deleted meanwhile
+                continue  # the last Job that had this blob has been deleted since
             return 0, 0
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
@@ -243,7 +246,7 @@ class PostgresStorage(Storage):
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
-        # one more than wanted, to learn whether more follow
+        # one row more than asked for, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
         rows = await self._rows(statements.JOBS, values)
         return newest_first(((int(str(at)), str(job_id)) for at, job_id in rows), limit, after)

@@ -75,7 +75,7 @@ class ProcrastinateDispatcher(Dispatcher):
             return None
         order = order_of(jobs[0].task_kwargs)
         if order is None:
-            raise DispatcherError(f"{self.location}: the order of Job {job_id} does not read: remove it, or upgrade")
+            raise DispatcherError(f"{self.location}: the order of Job {job_id} cannot be read: remove it, or upgrade")
         return order
 
     @override

@@ -35,7 +35,7 @@ from perstack_postgres.connections import FAILURES, Connection, Pool, settings_o
 from perstack_postgres.schema import APPLICATION, key_of
 from perstack_procrastinate import statements
 
-VERSION = 2  # version of our tables. Lower ones were never released.
+VERSION = 2  # version of our tables; lower ones were never released
 _PRE = re.compile(r"\d+\.\d+\.\d+_\d+_pre_")
 _MAX_LISTED = 5
 _GONE_TIMEOUT_S = 60.0
@@ -80,8 +80,8 @@ async def set_search_path(connection: Connection, address: PostgresAddress) -> N
 
 
 async def _is_current(connection: Connection, address: PostgresAddress) -> bool:
-    engine = await _engine(connection, address)
-    return engine is not None and engine >= installed_version()
+    migration = await _read_migration(connection, address)
+    return migration is not None and migration >= installed_version()
 
 
 def installed_version() -> str:
@@ -89,7 +89,7 @@ def installed_version() -> str:
     return _migrations()[-1].name
 
 
-async def _engine(connection: Connection, address: PostgresAddress) -> str | None:
+async def _read_migration(connection: Connection, address: PostgresAddress) -> str | None:
     """Return the latest applied procrastinate migration; None without tables. Raises DispatcherError."""
     schema = schema_of(address)
     # Queries the catalogue: a session may not see a table it has missed once until its next transaction.
@@ -105,12 +105,14 @@ async def _engine(connection: Connection, address: PostgresAddress) -> str | Non
     )
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION:
-        raise DispatcherError(f"{address.shown}: schema {schema} is of another program; name another by `?schema=`")
+        raise DispatcherError(
+            f"{address.shown}: schema {schema} belongs to another program: name another with `?schema=`"
+        )
     _, version, engine, floor = row
     if version < VERSION:
         raise DispatcherError(
             f"{address.shown}: schema {schema} was made before the first release of perstack (schema {version});"
-            " name another by `?schema=`"
+            " name another with `?schema=`"
         )
     if version > VERSION or floor > installed_version():
         raise DispatcherError(
@@ -121,7 +123,7 @@ async def _engine(connection: Connection, address: PostgresAddress) -> str | Non
 
 async def _migrate(connection: Connection, address: PostgresAddress) -> None:
     schema = sql.Identifier(schema_of(address))
-    engine = await _engine(connection, address)
+    engine = await _read_migration(connection, address)
     if engine is None:
         cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema_of(address)])
         if await cursor.fetchone() is None:
@@ -150,7 +152,7 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
         if stale and any(_PRE.match(later.name) for later in pending):
             raise DispatcherError(
                 f"{address.shown}: workers of an older procrastinate are at work ({', '.join(stale[:_MAX_LISTED])}),"
-                " and it does not work beside the one that is installed here: let these leave first"
+                " which does not work together with the installed one: stop these workers first"
             )
         if stale:
             break
@@ -183,7 +185,7 @@ def _migrations() -> list[Path]:
 TASK = "perstack.job"
 PLAIN = "perstack"  # queue of the orders without labels and refusals
 
-_MAX_TIME_MS = 253_402_300_799_000  # end of the year 9999 in milliseconds, the last year that datetime supports
+_MAX_TIME_MS = 253_402_300_799_000  # end of the year 9999, the last that datetime supports, in milliseconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,8 @@ T = TypeVar("T")
 
 CONNECTIONS = 2  # connections per process; each worker has one more, for LISTEN
 
-_CALL_TIMEOUT_S = 10.0  # seconds that one call may take
-_SUBMIT_ATTEMPTS = 10  # attempts to queue an order while workers claim the waiting one, before that is an error
+_CALL_TIMEOUT_S = 10.0  # maximum seconds for one call
+_SUBMIT_ATTEMPTS = 10  # maximum attempts to queue an order while workers claim the waiting one
 
 
 class Engine(Pool):
@@ -258,7 +260,7 @@ class Engine(Pool):
         return connection
 
     async def manager(self) -> JobManager:
-        """Return procrastinate's job manager. Await its calls through `attempted`, which unwraps their errors."""
+        """Return procrastinate's job manager. Await its calls in `call`, for retries and errors."""
         await self._app.open_async(self._lent)
         return self._app.job_manager
 

@@ -23,9 +23,9 @@ from perstack_procrastinate.engine import PLAIN, Engine, fetch_row, installed_ve
 
 _LEAVE_TIMEOUT_S = 5.0
 _DELETE_AFTER_S = 3600.0  # seconds without a heartbeat after which a worker's row is deleted
-_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between two attempts to listen after a failure
+_LISTEN_RETRY_INTERVAL_S = 1.0  # seconds between attempts to listen after a failure
 _POLL_INTERVAL_S = BEATS_EACH
-"""Maximum seconds between two queries of the queue, since nobody sends a notification for a silent worker."""
+"""Maximum seconds between two queries of the queue, since no notification is sent when a worker falls silent."""
 
 
 class ProcrastinateSeat(Seat):
@@ -66,7 +66,8 @@ class ProcrastinateSeat(Seat):
         async with self._claiming:
             heard, was_unsure, self._is_unsure = self._notification_count, self._is_unsure, True
             claim = await self._engine.with_retries(lambda is_again: self._attempt(is_again or was_unsure))
-            self._is_unsure = False  # if it stays set, the server may have given us an order whose answer was lost
+            # while it is set, the server may have assigned an order to this worker whose answer was lost
+            self._is_unsure = False
             if claim is None:
                 self._handled_count = heard
             else:
@@ -92,7 +93,7 @@ class ProcrastinateSeat(Seat):
         own_ids = [id for id in self._claims if id not in self._releasing]
         row = await self._engine.row(statements.BEAT, {"seat": self._number})
         if row is None:
-            await self._register()  # deleted after a long silence
+            await self._register()  # the row was deleted after a long silence
         held_ids = set[str](() if row is None else row[0])
         lost = [id for id in own_ids if id not in held_ids and id in self._claims and id not in self._releasing]
         for id in lost:
@@ -132,7 +133,7 @@ class ProcrastinateSeat(Seat):
         try:
             return await self._claim(is_unsure)
         except ForeignKeyViolation:
-            await self._register()  # deleted after a long silence
+            await self._register()  # the row was deleted after a long silence
             return await self._claim(is_unsure)
 
     async def _claim(self, is_unsure: bool) -> Claim | None:
@@ -154,7 +155,7 @@ class ProcrastinateSeat(Seat):
         return None
 
     async def _find_lost_claim(self) -> Claim | None:
-        """Return a claim that the server has given us without our knowledge, its answer being lost."""
+        """Return a claim that the server assigned to this worker in an answer that was lost; None without one."""
         manager = await self._engine.manager()
         for job in await unwrap_errors(manager.list_jobs_async(worker_id=self._number, status="doing")):
             if _id(job.id or 0, job.attempts) not in self._claims:
@@ -162,7 +163,7 @@ class ProcrastinateSeat(Seat):
         return None
 
     async def _claim_of(self, number: int, attempts: int, arguments: object) -> Claim | None:
-        """Return the claim of a job; mark it as failed if it is no readable order, so that nobody claims it again."""
+        """Return the claim of a job; mark a job without a readable order as failed, so that it is not claimed again."""
         order = order_of(arguments)
         if order is None:
             manager = await self._engine.manager()

@@ -47,7 +47,7 @@ class Layout:
         return f"{self.space}/{kind}/"
 
     def of_job(self, kind: str, job_id: str) -> str:
-        """Return the key of a Job's object of a kind of which it has one."""
+        """Return the key of a Job's only object of a kind."""
         return f"{self.space}/{kind}/{check_job_id(job_id)}"
 
     def of_incarnation(self, kind: str, job_id: str, incarnation: str) -> str:
@@ -194,12 +194,12 @@ def read_append(data: bytes) -> Append:
     first, _, body = data.partition(b"\n")
     header = read(AppendHeader, first)
     if header is None:
-        raise NotAnAppend("it does not begin as an append does")
+        raise NotAnAppend("it does not begin like an append")
     if header.end:
         return Append((), is_end=True)
     *records, rest = body.split(b"\n")
     if rest or len(records) != header.records:
-        raise NotAnAppend("it does not have the records that it says it has")
+        raise NotAnAppend("it does not have the records that its header lists")
     return Append(tuple(records))
 
 
@@ -215,7 +215,7 @@ def read_merged(data: bytes) -> list[bytes]:
     first, _, body = data.partition(b"\n")
     header = read(MergedHeader, first)
     if header is None or min(header.sizes) <= 0 or sum(header.sizes) != len(body):
-        raise NotAnAppend("it does not have the appends that it says it has")
+        raise NotAnAppend("it does not have the appends that its header lists")
     appends: list[bytes] = []
     start = 0
     for size in header.sizes:
@@ -235,7 +235,7 @@ async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
     if stored is not None:
         version = read(Version, stored.data)
         if version is None:
-            raise StorageError(f"{objects.place}: {VERSION} cannot be read: is this a store of perstack?")
+            raise StorageError(f"{objects.place}: {VERSION} cannot be read: was this store made by perstack?")
         if version.version != _VERSION:
             raise StorageError(
                 f"{objects.place} was written by a newer perstack (layout {version.version}): use that one"
@@ -253,9 +253,9 @@ async def check_conditional_writes(objects: Objects) -> None:
     tag = await objects.create(key, b"one")
     try:
         if tag is None or await objects.create(key, b"two") is not None:
-            raise _unfit_server(objects, "writes over an object that is to be created only if absent")
+            raise _unfit_server(objects, "overwrites an object that should only be created if absent")
         if await objects.replace(key, b"two", tag) is None or await objects.replace(key, b"three", tag) is not None:
-            raise _unfit_server(objects, "does not hold to the tag under which an object is to be replaced")
+            raise _unfit_server(objects, "ignores the tag (ETag) that an object to be replaced must have")
     finally:
         await objects.remove([key])
 
@@ -266,7 +266,7 @@ def _unfit_server(objects: Objects, fault: str) -> StorageError:
     )
 
 
-# seconds between the server's clock and ours that are reported; events have this machine's time
+# minimum difference in seconds to the server's clock that is reported; events have this machine's time
 _MAX_CLOCK_DIFFERENCE_S = 60.0
 
 
@@ -276,7 +276,7 @@ async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
         await check_version(objects, is_for_writing=False)
     except StorageError as error:
         return (StorageCheck("server", False, error.message),)
-    state = "a store is there" if objects.is_checked else "no store there yet"
+    state = "a store exists" if objects.is_checked else "no store yet"
     checks = [StorageCheck("server", True, f"{objects.place}, {state}")]
     key = f"{PROBE}/{secrets.token_hex(8)}"
     try:
@@ -291,9 +291,9 @@ async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
     except StorageError as error:
         checks.append(StorageCheck("conditional writes", False, error.message))
     else:
-        checks.append(StorageCheck("conditional writes", True, "the server holds to them"))
+        checks.append(StorageCheck("conditional writes", True, "the server honours them"))
     clock_difference = 0.0 if probe is None else probe.written.timestamp() - time.time()
     if abs(clock_difference) > _MAX_CLOCK_DIFFERENCE_S:
         text = f"{clock_difference:+.0f} s from this machine's"
-        checks.append(StorageCheck("clock", False, text, "set this machine's by NTP"))
+        checks.append(StorageCheck("clock", False, text, "set this machine's clock with NTP"))
     return tuple(checks)

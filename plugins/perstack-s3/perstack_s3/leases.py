@@ -17,18 +17,18 @@ from datetime import datetime
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
-from perstack.support.storage import is_driven
+from perstack.support.storage import already_driven
 from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Objects, ReadObject
 
-EXPIRY_S = 10.0  # seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11.
+EXPIRY_S = 10.0  # seconds; the server's times are whole seconds, so a dead holder blocks others for at most 11
 
 _HEARTBEAT_INTERVAL_S = 2.5
-# seconds after its last renewal during which a lease certainly is still ours, without asking the server
+# seconds after its last renewal in which a lease is certainly still ours, without asking the server
 _SURE_FOR_S = 7.0
 
-_RELEASE_TIMEOUT_S = 3.0  # seconds of retries for a release; without an answer the lease expires by itself
+_RELEASE_TIMEOUT_S = 3.0  # seconds of retries for a release; if it fails, the lease expires
 
 _CLOCK = "clock"
 _MAX_ATTEMPTS = 5
@@ -42,7 +42,7 @@ def elapsed() -> float:
 
 @dataclass(slots=True)
 class S3Lease:
-    """Lease of this process."""
+    """A lease of this process."""
 
     fence: int
     nonce: str
@@ -54,7 +54,7 @@ class S3Lease:
 
     @property
     def is_sure(self) -> bool:
-        """True if the lease certainly is still ours, without asking the server."""
+        """True if the lease is certainly still ours, without asking the server."""
         return not self.is_lost and elapsed() - self.renewed < _SURE_FOR_S
 
     def bytes(self, holder: str | None = None) -> bytes:
@@ -71,12 +71,12 @@ class S3Lease:
         return state.to_bytes()
 
     def is_in(self, state: LeaseState) -> bool:
-        """Return whether the stored state is of this lease."""
+        """Return whether the stored state is that of this lease."""
         return (state.fence, state.nonce) == (self.fence, self.nonce)
 
 
 class S3Leases:
-    """Leases of one namespace."""
+    """The leases of one namespace."""
 
     def __init__(self, objects: Objects, layout: Layout) -> None:
         self._objects = objects
@@ -95,7 +95,7 @@ class S3Leases:
             return None
         holder = _state(stored).holder
         is_held = bool(holder) and not (
-            await self._is_expired(stored, by_old_clock=True) and await self._is_expired(stored)
+            await self._check_expired(stored, by_old_clock=True) and await self._check_expired(stored)
         )
         return LeaseInfo(holder) if is_held else None
 
@@ -142,15 +142,15 @@ class S3Leases:
                 tag = await self._objects.create(key, lease.bytes())
             else:
                 state = _state(stored)
-                if state.holder and not await self._is_expired(stored):
-                    raise is_driven(job_id, state.holder)
+                if state.holder and not await self._check_expired(stored):
+                    raise already_driven(job_id, state.holder)
                 lease = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 lease.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, lease.bytes(), stored.tag)
             if tag is not None:
                 lease.tag = tag
                 return lease
-        raise Conflict(f"job {job_id} is being taken by others: try again")
+        raise Conflict(f"job {job_id} is being leased by other processes: try again")
 
     async def _beat(self, job_id: str, lease: S3Lease) -> None:
         while not lease.is_lost:
@@ -169,7 +169,7 @@ class S3Leases:
                     lease.is_lost = True
 
     async def _free(self, job_id: str, lease: S3Lease) -> None:
-        with suppress(StorageError):  # it expires by itself
+        with suppress(StorageError):  # the lease expires
             key = self._key(job_id)
             if (
                 lease.is_lost
@@ -181,7 +181,8 @@ class S3Leases:
             if stored is not None and lease.is_in(_state(stored)):
                 await self._objects.replace(key, lease.bytes(""), stored.tag, retry_s=_RELEASE_TIMEOUT_S)
 
-    async def _is_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+    async def _check_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+        """Return whether a lease has expired, after asking the server for its time."""
         return await self._now(may_be_old=by_old_clock) - _seconds(stored.written) >= EXPIRY_S
 
     async def _now(self, *, may_be_old: bool) -> float:
@@ -198,7 +199,7 @@ class S3Leases:
             # anyway.
             return time.time()
         if probe is None:
-            raise StorageError(f"{self._objects.place}: what was written is not there: is something removing it?")
+            raise StorageError(f"{self._objects.place}: a new object is missing: does another program remove objects?")
         self._clock = (_seconds(probe.written), at)
         return self._clock[0]
 
@@ -211,4 +212,4 @@ def _seconds(moment: datetime) -> float:
 
 
 def _state(stored: ReadObject) -> LeaseState:
-    return read(LeaseState, stored.data) or LeaseState(holder="somebody whose lease cannot be read", fence=0, nonce="")
+    return read(LeaseState, stored.data) or LeaseState(holder="a process whose lease cannot be read", fence=0, nonce="")

@@ -18,7 +18,7 @@ from perstack.support.storage import newest_first, place_in_jobs
 from perstack_s3.layout import EntryHeader, Layout, Marker, SummaryStamp, read
 from perstack_s3.objects import Listed, Objects, gather_limited
 
-_MIN_REQUESTS_FOR_INDEX = 64  # number of single requests above which a reader rewrites the index
+_MIN_REQUESTS_FOR_INDEX = 64  # maximum single requests of a reader; with more, it rewrites the index
 
 _MAX_INDEX_BYTES = 64_000_000
 
@@ -56,13 +56,14 @@ class ObjectCache:
         index_object = await self._objects.get(self._layout.index(self._kind))
         if index_object is None or len(index_object.data) > _MAX_INDEX_BYTES:
             return
-        with suppress(ValidationError, UnicodeError, RecursionError):  # a cache: without it each object is requested
+        # the index is a cache: without it each object is requested
+        with suppress(ValidationError, UnicodeError, RecursionError):
             index = _INDEX.validate_json(index_object.data)
             self._cache.update({name: (tag, text.encode("latin-1")) for name, (tag, text) in index.items()})
 
     async def _write_index(self, tags: Mapping[str, str]) -> None:
         index = {name: (tag, data.decode("latin-1")) for name, (tag, data) in self._cache.items() if name in tags}
-        with suppress(StorageError):  # a reader without write permission requests each object next time, too
+        with suppress(StorageError):  # a reader without write permission requests each object again next time
             await self._objects.put(self._layout.index(self._kind), _INDEX.dump_json(index))
 
 
@@ -78,8 +79,8 @@ def split_stamp(data: bytes) -> tuple[int, bytes]:
     return (0, data) if stamp is None else (stamp.at, summary)
 
 
-def place_in_time(written: datetime, at: int = 0) -> int:
-    """Return nanoseconds: the second by the server's clock, the fraction by the writer's, as far as they agree."""
+def write_time_ns(written: datetime, at: int = 0) -> int:
+    """Return a time in nanoseconds: the server's second, with the fraction of the writer's clock if both agree."""
     second = int(written.timestamp()) * 1_000_000_000
     fraction = min(max(at - second + 1_000_000_000, 0), 1_999_999_999) // 2 if at else 0
     return second + fraction
@@ -98,7 +99,7 @@ def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
 
 
 class WriteOrder:
-    """Order of Jobs by the server's whole seconds, within a second by the times in the objects.
+    """The order of Jobs by the server's whole seconds, and within a second by the times in the objects.
 
     Reads only objects of the seconds that a page covers, each once.
     """
@@ -116,7 +117,7 @@ class WriteOrder:
         self._write_times = {name: entry for name, entry in self._write_times.items() if name in latest}
         rows: list[tuple[int, str]] = []
         by_time = sorted(latest, key=lambda name: latest[name].written, reverse=True)
-        for second, names in groupby(by_time, key=lambda name: place_in_time(latest[name].written)):
+        for second, names in groupby(by_time, key=lambda name: write_time_ns(latest[name].written)):
             if cursor is not None and second > cursor[0]:
                 continue
             times = await self._times({name: latest[name] for name in names}, summaries)
@@ -128,7 +129,7 @@ class WriteOrder:
     async def _times(self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]) -> list[tuple[int, str]]:
         """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
         if len(latest) == 1:
-            return [(place_in_time(entry.written), name) for name, entry in latest.items()]
+            return [(write_time_ns(entry.written), name) for name, entry in latest.items()]
         unread = [name for name, entry in latest.items() if self._write_times.get(name, ("", 0))[0] != entry.tag]
         objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
         for name, stored in zip(unread, objects, strict=True):
@@ -136,7 +137,7 @@ class WriteOrder:
                 0 if stored is None else split_stamp(stored.data)[0] if name in summaries else _made_at(stored.data)
             )
             self._write_times[name] = (latest[name].tag, time_ns)
-        return [(place_in_time(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]
+        return [(write_time_ns(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]
 
 
 def _made_at(data: bytes) -> int:
@@ -146,7 +147,7 @@ def _made_at(data: bytes) -> int:
 
 # S3 sends no notifications. One small request at a time replaces reading every log.
 
-_POLL_INTERVAL_S = 0.3  # seconds between two requests of a watcher
+_POLL_INTERVAL_S = 0.3  # seconds between requests of a watcher
 
 
 class S3Watch(Watch):
@@ -162,10 +163,10 @@ class S3Watch(Watch):
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(_POLL_INTERVAL_S, remaining))
-            if await self.has_changed():
+            if await self.check_for_change():
                 return
 
-    async def has_changed(self) -> bool:
+    async def check_for_change(self) -> bool:
         """Return whether the summary was written since the last call."""
         try:
             entry = await self._objects.head(self._key)

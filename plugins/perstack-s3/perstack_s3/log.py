@@ -33,7 +33,7 @@ _MAX_PREFETCH = 16  # maximum number of appends requested at a time
 
 
 class S3Log:
-    """Cached state of one log. It stays valid, because only a redaction changes an append."""
+    """The cached state of one log. It stays valid, because only a redaction changes an append."""
 
     def __init__(self, objects: Objects, layout: Layout, ref: RunRef, incarnation: str) -> None:
         self.ref = ref
@@ -50,7 +50,7 @@ class S3Log:
 
     @property
     def end(self) -> Head:
-        """Head of the log when this process last looked."""
+        """The head of the log when this process last read it."""
         return self._starts[-1]
 
     async def read(self, after: int, limit: int | None) -> list[bytes]:
@@ -134,7 +134,7 @@ class S3Log:
                     self._recent[number] = body
                     await self.merge(number)
                     return
-            raise Conflict(f"{self.place}: others write to this run: try again")
+            raise Conflict(f"{self.place}: other processes write to this run: try again")
 
     async def take_back(self, number: int) -> None:
         """Remove an append that does not count: the Job was deleted, or a merged object has its number."""
@@ -190,7 +190,7 @@ class S3Log:
 
     async def _put_in_place(self, key: str, data: bytes, stored: ReadObject) -> None:
         if await self._objects.replace(key, data, stored.tag) is None:
-            raise Conflict(f"{self.place}: {key} has changed meanwhile: try again")
+            raise Conflict(f"{self.place}: {key} has changed in the meantime: try again")
 
     async def _check_end(self, expected_seq: int) -> None:
         if await self.refresh():

@@ -31,7 +31,7 @@ from perstack.system.concurrency import shield_until_done
 
 T = TypeVar("T")
 
-MAX_CONCURRENT_REQUESTS = 32  # concurrent requests of one process
+MAX_CONCURRENT_REQUESTS = 32  # maximum concurrent requests of one process
 
 RETRY_TIMEOUT_S = 30.0  # seconds of retries for a server that has answered before
 
@@ -41,7 +41,7 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _MIN_REQUEST_TIMEOUT_S = 15.0  # minimum timeout of one request
 
 _MIN_BYTES_PER_SECOND = 64_000
-"""Bytes per second of the slowest supported network. The timeout doubles until it suffices for the request's size."""
+"""Bytes per second of the slowest supported network. The timeout doubles until it is long enough for the size."""
 
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _STATUS = re.compile(r"status code: ((\d{3}) [A-Za-z ]{1,40})")
@@ -135,7 +135,7 @@ class Client:
             return error
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             return StorageError(
-                f"{self.place}: access was denied ({_short(error)}): check the keys, and what they allow in the bucket"
+                f"{self.place}: access was denied ({_short(error)}): check the keys and their rights in the bucket"
             )
         return StorageError(f"{self.place}: {_short(error)}")
 
@@ -182,7 +182,7 @@ def _variable(*names: str) -> str | None:
 
 
 class ReadObject(NamedTuple):
-    """Object that was read."""
+    """An object that was read."""
 
     data: bytes
     tag: str  # ETag, which changes with the bytes
@@ -190,7 +190,7 @@ class ReadObject(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Object as a listing shows it."""
+    """An object in a listing."""
 
     key: str
     size: int

@@ -45,7 +45,7 @@ _MAX_KEYS_PER_DELETE = 1000
 async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarnation: str) -> None:
     """Remove everything of an incarnation except its marker, then the record of the deletion."""
     marker = await objects.head(layout.of_job("markers", job_id))
-    if marker is None:  # otherwise the id has been reused, and the caches belong to the new Job
+    if marker is None:  # if the id has been reused, the caches belong to the new Job
         await objects.remove([layout.of_job(kind, job_id) for kind in ("entries", "summaries")])
     for kind in ("logs", "blobs"):
         prefix = layout.of_incarnation(kind, job_id, incarnation)
@@ -64,7 +64,7 @@ async def finish_deletions(objects: Objects, layout: Layout) -> None:
         await finish_deletion(objects, layout, job_id, incarnation)
 
 
-_MAX_ATTEMPTS = 20  # attempts of a write that others compete for
+_MAX_ATTEMPTS = 20  # maximum attempts of a write for which other processes compete
 
 
 class S3Storage(Storage):
@@ -78,7 +78,8 @@ class S3Storage(Storage):
         self._summaries = ObjectCache(objects, self._layout, "summaries")
         self._order = WriteOrder(objects)
         self._logs: dict[tuple[RunRef, str], S3Log] = {}
-        self._incarnations: dict[str, tuple[str, str]] = {}  # with the nonce of the lease under which it was read
+        # incarnation by Job, with the nonce of the lease under which it was read
+        self._incarnations: dict[str, tuple[str, str]] = {}
         self._last_incarnations: dict[str, str] = {}
         self._spaces: dict[str, S3Storage] = {}
 
@@ -102,7 +103,7 @@ class S3Storage(Storage):
 
     @override
     async def has_job(self, job_id: str) -> bool:
-        return await self._incarnation(job_id) is not None
+        return await self._read_incarnation(job_id) is not None
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
@@ -129,13 +130,13 @@ class S3Storage(Storage):
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         check_id(ref.run_id, "run")
-        incarnation = await self._incarnation(ref.job_id)
+        incarnation = await self._read_incarnation(ref.job_id)
         return [] if incarnation is None else await self._log(ref, incarnation).read(after, limit)
 
     @override
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
         check_id(ref.run_id, "run")
-        incarnation = await self._incarnation(ref.job_id)
+        incarnation = await self._read_incarnation(ref.job_id)
         return [] if incarnation is None else await self._log(ref, incarnation).last(count)
 
     @override
@@ -184,7 +185,7 @@ class S3Storage(Storage):
                 written = await self._objects.replace(key, data, stored.tag)
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
+        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by other processes: try again")
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
@@ -197,7 +198,7 @@ class S3Storage(Storage):
         if stored is None:
             return None
         header, entry = read_entry(stored.data)
-        incarnation = await self._incarnation(job_id)
+        incarnation = await self._read_incarnation(job_id)
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
     @override
@@ -273,7 +274,7 @@ class S3Storage(Storage):
     async def watch(self, job_id: str) -> AsyncGenerator[S3Watch]:
         """Poll the Job's summary, about three requests a second."""
         watch = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
-        await watch.has_changed()
+        await watch.check_for_change()
         yield watch
 
     @override
@@ -313,7 +314,7 @@ class S3Storage(Storage):
 
     async def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(ref.job_id)
-        # Without a lease the marker is checked after the append, which is the check that counts.
+        # Without a lease the marker is checked after the append, since only that check is reliable.
         incarnation = (
             self._last_incarnations.get(ref.job_id) if held is None else None
         ) or await self._require_incarnation(ref.job_id)
@@ -363,7 +364,7 @@ class S3Storage(Storage):
             written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: too many begin a Run of job {job_id} at once: try again")
+        raise StorageError(f"{self.location}: too many processes begin a Run of job {job_id} at once: try again")
 
     async def _runs(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
         stored = await self._objects.get(self._layout.runs(job_id, incarnation))
@@ -371,7 +372,7 @@ class S3Storage(Storage):
             return (), None
         run_list = read(RunList, stored.data)
         if run_list is None:
-            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
+            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: restore it")
         return run_list.runs, stored.tag
 
     async def _has_record(self, ref: RunRef, head: Head) -> bool:
@@ -384,7 +385,7 @@ class S3Storage(Storage):
             self._logs[key] = S3Log(self._objects, self._layout, ref, incarnation)
         return self._logs[key]
 
-    async def _incarnation(self, job_id: str) -> str | None:
+    async def _read_incarnation(self, job_id: str) -> str | None:
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
         held = self._leases.held_lease(check_job_id(job_id))
         cached = self._incarnations.get(job_id)
@@ -403,12 +404,12 @@ class S3Storage(Storage):
             return None
         marker = read(Marker, stored.data)
         if marker is None:
-            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: put it back")
+            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: restore it")
         self._last_incarnations[job_id] = marker.incarnation
         return marker.incarnation
 
     async def _require_incarnation(self, job_id: str) -> str:
-        incarnation = await self._incarnation(job_id)
+        incarnation = await self._read_incarnation(job_id)
         if incarnation is None:
             raise no_job(job_id, self.location)
         return incarnation

@@ -27,8 +27,8 @@ from perstack_temporal.names import TemporalAddress
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 10.0  # maximum seconds of one call with all its attempts
-_RETRY_INTERVAL_S = 0.1  # seconds between two attempts when the server is not ready
+CALL_TIMEOUT_S = 10.0  # maximum seconds for one call with all its attempts
+_RETRY_INTERVAL_S = 0.1  # seconds between attempts while the server is not ready
 _STICKY_TIMEOUT = timedelta(seconds=1)
 """Time that a workflow waits for the worker that has it cached; short, so that a dead one does not delay a takeover."""
 _MAX_CACHED_WORKFLOWS = 200  # workflows that a process keeps in memory and need not replay
@@ -123,7 +123,7 @@ class TemporalConnection:
         if self._worker is not None and not self._worker[1].done():
             return
         if self._worker is not None and not self._worker[1].cancelled():
-            self._worker[1].exception()  # avoids a warning; calls that need the worker report the error
+            self._worker[1].exception()  # retrieve the error, to avoid a warning; calls that need the worker report it
         worker = Worker(
             client,
             task_queue=self.address.queue,

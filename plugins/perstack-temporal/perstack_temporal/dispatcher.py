@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORKFLOW_TASK_TIMEOUT_S = 3
-"""Seconds that one step of a workflow may take, since the process that runs it may have died."""
+"""Maximum seconds for one step of a workflow; then another process runs it, since the first may have died."""
 _MAX_LISTED = 20_000
 _PAGE_SIZE = 1_000
 
@@ -123,7 +123,7 @@ class TemporalDispatcher(Dispatcher):
         return await self._connection.use(lambda client: list_workers(client, self._address.queue))
 
     async def load(self) -> Load:
-        """Return the queue's numbers from the server's list of workflows, which lags a moment behind."""
+        """Return the load from the server's list of workflows, which is slightly out of date."""
         facts = await self._connection.use(self._list_facts)
         return _load(facts, int(time.time() * 1000))
 

@@ -84,11 +84,11 @@ def facts_of_waiting(due: int, submitted_at: int) -> WorkflowMemo:
     return {"waiting": [due, submitted_at], "running": False}
 
 
-def merge(waiting: StoredOrder | None, order: StoredOrder) -> StoredOrder:
+def merge(waiting: StoredOrder | None, stored_order: StoredOrder) -> StoredOrder:
     """Merge an order into the waiting one of its Job: the earlier time, the higher priority."""
     if waiting is None:
-        return order
-    due, priority = min(waiting["due"], order["due"]), max(waiting["priority"], order["priority"])
+        return stored_order
+    due, priority = min(waiting["due"], stored_order["due"]), max(waiting["priority"], stored_order["priority"])
     return {**waiting, "due": due, "priority": priority}
 
 
@@ -131,16 +131,16 @@ class JobWorkflow:
                 await self._offer(self._waiting)
 
     @workflow.signal(name=names.SUBMIT)
-    def submit(self, order: StoredOrder) -> None:
+    def submit(self, stored_order: StoredOrder) -> None:
         """Queue an order, or merge it into the waiting one."""
         self._has_begun = True
-        self._waiting = merge(self._waiting, order)
+        self._waiting = merge(self._waiting, stored_order)
 
     @workflow.signal(name=names.CHANGE)
-    def change(self, claim: str, order: StoredOrder) -> None:
+    def change(self, claim: str, stored_order: StoredOrder) -> None:
         """Replace the claimed order, if this claim still holds it."""
         if self._claimed_order is not None and self._claimed_order["claim"] == claim:
-            self._claimed_order["order"] = order
+            self._claimed_order["order"] = stored_order
 
     @workflow.update(name=names.WITHDRAW)
     def withdraw(self) -> bool:
@@ -186,23 +186,25 @@ class JobWorkflow:
         waiting = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
         return {"waiting": waiting, "running": self._claimed_order is not None or self._lost_order is not None}
 
-    async def _is_due(self, order: StoredOrder | None) -> bool:
-        if order is None:
+    async def _is_due(self, stored_order: StoredOrder | None) -> bool:
+        if stored_order is None:
             return False
-        seconds = order["due"] / 1000 - workflow.time()
+        seconds = stored_order["due"] / 1000 - workflow.time()
         if seconds <= 0:
             return True
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._waiting is not order, timeout=min(seconds, names.MAX_TIMER_S))
+            await workflow.wait_condition(
+                lambda: self._waiting is not stored_order, timeout=min(seconds, names.MAX_TIMER_S)
+            )
         return False
 
-    async def _offer(self, order: StoredOrder | None) -> None:
-        if order is None:
+    async def _offer(self, stored_order: StoredOrder | None) -> None:
+        if stored_order is None:
             return
         self._round += 1
         tickets = {
-            f"{self._round}.{number}": self._start(f"{self._round}.{number}", queue, order)
-            for number, queue in enumerate(names.queues_of_order(self._prefix, order["labels"]))
+            f"{self._round}.{number}": self._start(f"{self._round}.{number}", queue, stored_order)
+            for number, queue in enumerate(names.queues_of_order(self._prefix, stored_order["labels"]))
         }
         self._offered = set(tickets)
         is_lost = self._lost_order is not None
@@ -210,7 +212,7 @@ class JobWorkflow:
             lambda: (
                 self._claimed_order is not None
                 or any(ticket.done() for ticket in tickets.values())
-                or (not is_lost and self._differs(order))
+                or (not is_lost and self._differs(stored_order))
             )
         )
         self._offered = set()
@@ -232,16 +234,16 @@ class JobWorkflow:
             self._waiting = merge(self._waiting, requeued)
         self._show()
 
-    def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Completion]:
+    def _start(self, id: str, queue: str, stored_order: StoredOrder) -> workflow.ActivityHandle[Completion]:
         ticket: workflow.ActivityHandle[Completion] = workflow.start_activity(
             names.DRIVE_ACTIVITY,
-            args=[{"refused": sorted(order["refused"])}],
+            args=[{"refused": sorted(stored_order["refused"])}],
             activity_id=id,
             task_queue=queue,
             result_type=Completion,
             heartbeat_timeout=timedelta(seconds=self._silent_after),
             start_to_close_timeout=timedelta(days=3650),
-            priority=Priority(priority_key=names.urgency_of(order["priority"])),
+            priority=Priority(priority_key=names.urgency_of(stored_order["priority"])),
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(seconds=names.RETURN_DELAY_S),
                 backoff_coefficient=1.0,
@@ -251,12 +253,12 @@ class JobWorkflow:
         ticket.add_done_callback(_retrieve_error)
         return ticket
 
-    def _differs(self, order: StoredOrder) -> bool:
+    def _differs(self, stored_order: StoredOrder) -> bool:
         waiting = self._waiting
         return (
             waiting is None
-            or any(waiting[key] != order[key] for key in ("due", "labels", "refused"))
-            or names.urgency_of(waiting["priority"]) != names.urgency_of(order["priority"])
+            or any(waiting[key] != stored_order[key] for key in ("due", "labels", "refused"))
+            or names.urgency_of(waiting["priority"]) != names.urgency_of(stored_order["priority"])
         )
 
     def _show(self) -> None:

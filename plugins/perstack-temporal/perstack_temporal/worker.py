@@ -25,7 +25,8 @@ from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import TemporalConnection
 from perstack_temporal.job_workflow import ClaimReply
 
-_CLAIM_TIMEOUT_S = 0.25  # seconds to wait for an order in a claim, since the server does not report an empty queue
+# maximum seconds that a claim waits for an order, since the server does not report an empty queue
+_CLAIM_TIMEOUT_S = 0.25
 _OTHER_QUEUES_TIMEOUT_S = 0.05
 """Seconds that a session with several queues waits for the others, to take the most urgent order."""
 _UNCLAIMED_TIMEOUT_S = 1.5 * BEATS_EACH  # seconds after which an unclaimed activity is returned to other workers
@@ -80,7 +81,7 @@ class TemporalSeat(Seat):
     @override
     async def claim(self) -> Claim | None:
         async with self._claiming:
-            self._failure = None  # from an earlier moment
+            self._failure = None  # the answer of an earlier poll
             while (ticket := await self._next_activity(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
                 if (claim := await self._claim(ticket)) is not None:
                     with suppress(DispatcherError):
@@ -173,7 +174,7 @@ class TemporalSeat(Seat):
     @override
     async def beat(self) -> Sequence[str]:
         held_claims = [held for held in self._claims.values() if not held.is_ending]
-        is_held = await asyncio.gather(*(self._is_held(held) for held in held_claims))
+        is_held = await asyncio.gather(*(self._renew_claim(held) for held in held_claims))
         lost = [
             held.claim.id
             for held, is_still_held in zip(held_claims, is_held, strict=True)
@@ -216,7 +217,8 @@ class TemporalSeat(Seat):
         finally:
             held.is_ending = False
 
-    async def _is_held(self, claim: _WorkflowClaim) -> bool:
+    async def _renew_claim(self, claim: _WorkflowClaim) -> bool:
+        """Send a heartbeat for a claim, and return whether it is still held."""
         try:
             return await self._connection.use(lambda client: activities.beat(client, claim.token))
         except LookupError:

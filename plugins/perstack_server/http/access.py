@@ -26,26 +26,26 @@ from perstack.system.user import user_directory
 from perstack_server.http.routes import MAX_BODY_BYTES, is_open
 from perstack_server.mcp.notifications import MAY_DECIDE
 
-# Request bodies, read whole and checked to be JSON that can be stored.
+# Request bodies: read completely, and checked to be JSON that can be stored.
 
 
 class _BodyTooLarge(Exception):
-    """A body is larger than allowed."""
+    """Error for a body that is larger than allowed."""
 
 
 class _ClientGone(Exception):
-    """The client closed the connection before its request was complete."""
+    """Error for a client that closed the connection before its request was complete."""
 
 
-async def _read_body(receive: Receive, most: int) -> bytes:
-    """Return a request's body of at most `most` bytes. Raises _BodyTooLarge and _Gone."""
+async def _read_body(receive: Receive, max_bytes: int) -> bytes:
+    """Return the request's body. Raises _BodyTooLarge above `max_bytes`, _ClientGone if the client closed first."""
     content = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise _ClientGone
         content += message.get("body", b"")
-        if len(content) > most:
+        if len(content) > max_bytes:
             raise _BodyTooLarge
         if not message.get("more_body", False):
             return bytes(content)
@@ -71,7 +71,7 @@ def problem_of(body: bytes) -> str | None:
 
 # The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
 
-TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
 DECISION_VARIABLE = "PERSTACK_DECISION_TOKEN"
 MIN_TOKEN_CHARS = 32  # minimum characters of a token
 _TOKEN_FILE_MODE = 0o600
@@ -92,13 +92,13 @@ def token_of(project: Path, env: Mapping[str, str]) -> str:
 
 
 def _make(path: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable by the user only
+    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable only by this user
     try:
         with os.fdopen(handle, "w") as file:
             file.write(secrets.token_urlsafe(MIN_TOKEN_CHARS))
             file.flush()
             sync(file.fileno())
-        # of two processes that create it at once, the first one's token is used
+        # if two processes create it at once, both use the first one's token
         with suppress(FileExistsError):
             path.hardlink_to(name)
     finally:
@@ -113,7 +113,7 @@ def _read(path: Path) -> str:
             or found.st_uid != os.geteuid()
             or stat.S_IMODE(found.st_mode) != _TOKEN_FILE_MODE
         ):
-            raise UsageError(f"{path} may be read by others: remove it, so that a new one is made")
+            raise UsageError(f"{path} can be read by others: remove it, so that a new one is created")
         return file.read(_MAX_TOKEN_FILE_BYTES)
 
 
@@ -129,12 +129,12 @@ class AccessRules:
     """The rules of access."""
 
     address: ListenAddress
-    token: str | None  # None only for a Unix socket, where the system tells the peer's user
-    decision_token: str | None = None  # admits like `token`, and has the right to make a person's decisions
-    names: tuple[str, ...] = ()  # names by which clients know the server, in addition to its address
+    token: str | None  # None only for a Unix socket, where the system reports the peer's user
+    decision_token: str | None = None  # token that also gives the right to make a person's decisions
+    names: tuple[str, ...] = ()  # host names that clients may use, in addition to the address
 
     def check(self) -> None:
-        """Raise UsageError if unauthorized clients could connect, or decide."""
+        """Raise UsageError if unauthorized clients could connect or make decisions."""
         if self.decision_token is not None:
             _check_length(DECISION_VARIABLE, self.decision_token)
             if self.decision_token == self.token:
@@ -148,9 +148,7 @@ class AccessRules:
             )
         _check_length(TOKEN_VARIABLE, self.token)
         if self.address.is_everywhere and not self.names:
-            raise UsageError(
-                f"{self.address.host} is not a name that clients can use: say with --allow-host which one they do"
-            )
+            raise UsageError(f"{self.address.host} is not a name that clients can use: name theirs with --allow-host")
 
     def security(self) -> TransportSecuritySettings:
         """Return the accepted Host and Origin values, against DNS rebinding (MCP, transports, security warning)."""
@@ -174,7 +172,7 @@ class AccessRules:
 def _check_length(name: str, token: str) -> None:
     if len(token) < MIN_TOKEN_CHARS:
         raise UsageError(
-            f"{name} has {len(token)} characters, which can be guessed: make one of"
+            f"{name} has {len(token)} characters, so it can be guessed: use one of"
             f" {MIN_TOKEN_CHARS} or more, as with `openssl rand -hex 32`"
         )
 
@@ -183,7 +181,7 @@ class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
     def __init__(self, app: ASGIApp, guard: AccessRules) -> None:
-        """Pass requests that `guard` admits on to `app`."""
+        """Pass requests on to `app` if `guard` admits them."""
         self._app = app
         self._expected = _bearer(guard.token)
         self._expected_to_decide = _bearer(guard.decision_token)
@@ -197,7 +195,7 @@ class AccessMiddleware:
         connection = connection_of(scope)
         refusal = await self._names.validate_request(Request(scope)) or self._reject_unknown(scope)
         if refusal is not None:
-            # nothing more is read of a refused request
+            # read no more of a refused request
             refusal.headers.update(_CLOSE)
             await refusal(scope, receive, send)
             return
@@ -211,12 +209,12 @@ class AccessMiddleware:
             await PlainTextResponse("the body is too large", 413, _CLOSE)(scope, receive, send)
             return
         if connection is not None:
-            connection.has_request()
+            connection.stop_deadline()
         problem = problem_of(body) if body.strip() else None
         answer = self._app if problem is None else _bad_request(scope["path"], problem)
         await answer(scope, _replay_body(body, receive), send)
         if connection is not None:
-            connection.has_answered()
+            connection.restart_deadline()
 
     def _reject_unknown(self, scope: Scope) -> Response | None:
         given = dict(scope["headers"]).get(b"authorization", b"")

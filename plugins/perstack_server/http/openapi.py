@@ -10,17 +10,17 @@ from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from perstack.core.base.records import JsonObject
-from perstack.doors.operations import OfferedOperation, OperationArguments, Route, task_operation
+from perstack.doors.operations import AnyArguments, OfferedOperation, Route, task_operation
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.tasks import operation_table
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
 
-_Operation: TypeAlias = OfferedOperation[OperationArguments]
+_Operation: TypeAlias = OfferedOperation[AnyArguments]
 
 _SCHEMAS = "#/components/schemas/"
 _PROBLEM: JsonObject = {
@@ -36,7 +36,7 @@ _PROBLEM: JsonObject = {
 _REFUSALS = {
     "400": "wrong arguments",
     "401": "no token",
-    "403": "a person decides this: send a token with that right",
+    "403": "a person makes this decision: send a token with that right",
     "404": "no such task or Job",
     "409": "not in this status or version",
 }
@@ -61,7 +61,7 @@ def description_of_all(server: str, rows: Sequence[operation_table.Operation] = 
         "info": {
             "title": "Perstack execution memory",
             "version": VERSION,
-            "description": "Tasks that agents pause, and any later process resumes from exactly there.",
+            "description": "Tasks that agents pause, and any later process resumes from the same point.",
         },
         "servers": [{"url": server}],
         "security": [{"token": []}, {}],
@@ -80,7 +80,7 @@ def page() -> str:
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Perstack execution memory</title>"
         "<style>body{font:16px/1.5 sans-serif;margin:2em auto;max-width:50em}td{padding:.2em 1em .2em 0}</style>"
-        "<h1>Execution memory</h1><p>Tasks that agents pause, and any later process resumes from exactly there."
+        "<h1>Execution memory</h1><p>Tasks that agents pause, and any later process resumes from the same point."
         ' The whole description: <a href="openapi.json">openapi.json</a>.</p>'
         f"<table>{rows}<tr><td>POST</td><td><code>{HOOKS}/{{token}}</code></td>"
         "<td>Say that what a task waits for has come, by the token that its pause returned.</td></tr></table></html>"
@@ -162,15 +162,15 @@ def _refusal(words: str) -> JsonObject:
 def _hook() -> JsonObject:
     return {
         "operationId": "signal",
-        "summary": "Say that what a task waits for has come; the body, or a CloudEvent's data, becomes its input.",
+        "summary": "Report the event that a task waits for; the body, or a CloudEvent's data, becomes its input.",
         "security": [],
         "parameters": [{"name": "token", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {"required": False, "content": _content({})},
         "responses": {
             "202": {"description": "taken"},
-            "400": {"description": "no JSON, or no CloudEvent 1.0"},
+            "400": {"description": "not JSON, or not a CloudEvent 1.0"},
             "404": {"description": "no task waits for this token"},
-            "409": {"description": "the token was used already"},
+            "409": {"description": "the token has already been used"},
         },
     }
 

@@ -18,9 +18,9 @@ from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.operations import (
     A,
+    AnyArguments,
     Hides,
     OfferedOperation,
-    OperationArguments,
     OperationCall,
     TaskArguments,
     change_task,
@@ -30,7 +30,7 @@ from perstack.doors.operations import (
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
 from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import http_phrase
+from perstack.doors.shared.next_step_phrases import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.oversight.cloud_events import is_cloud_event, read_cloud_event
 from perstack.tasks import operation_table
@@ -75,8 +75,8 @@ def routes(
 def job_routes(served_project: ServedProject) -> list[Route]:
     """Return the routes for Jobs and approvals. The server must check access."""
 
-    def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
-        async def perform(request: Request, arguments: OperationArguments) -> Response:
+    def route_of(operation: OfferedOperation[AnyArguments], route: operations.Route) -> Route:
+        async def perform(request: Request, arguments: AnyArguments) -> Response:
             return await operations.perform(
                 operation, arguments, _HttpCall(served_project, route=route, request=request)
             )
@@ -107,7 +107,7 @@ def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Aw
 
 
 @dataclass(frozen=True, kw_only=True)
-class _HttpCall(OperationCall[Response]):
+class _HttpCall(OperationCall[Record, Response]):
     route: operations.Route
     request: Request
 
@@ -132,7 +132,7 @@ class _HttpCall(OperationCall[Response]):
         return response
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Response:
-        running = self.served_project.job_tasks.start(work, None)  # it outlives the request
+        running = self.served_project.job_tasks.start(work, None)  # the work outlives the request
         summary = (
             await running.outcome() if wait else await self.served_project.host.job(await running.wait_until_begun())
         )
@@ -155,7 +155,7 @@ def _webhook(memory: StoredTasks) -> Endpoint:
     return answer
 
 
-_ADVICE = "a program that sends the token of PERSTACK_DECISION_TOKEN may decide it too"
+_ADVICE = "a program that sends the token of PERSTACK_DECISION_TOKEN may decide this too"
 
 
 def _may_decide(request: Request) -> bool:
@@ -179,7 +179,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _arguments_of(request: Request) -> JsonObject:
-    """Return the query of a GET or DELETE, otherwise the body. Raises UsageError for a body that is no object."""
+    """Return the query of a GET or DELETE, otherwise the body. Raises UsageError for a body that is not an object."""
     if request.method in ("GET", "DELETE"):
         return dict(request.query_params.items())
     body = await _body(request)
@@ -196,7 +196,7 @@ def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
     for name, value in path.items():
         for key in (name, to_snake(name)):
             if merged.pop(key, value) != value:
-                raise UsageError(f"{key}: the path says {value}, and the body {given[key]}: leave one out")
+                raise UsageError(f"{key}: the path has {value} but the body {given[key]}: leave one out")
     return {**merged, **path}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.doors.shared.http_connections import ConnectionLimits, http_server, listen, place_of, protocol
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.errors import UsageError
@@ -48,7 +48,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
             streams = ResumableStreams(app)
             server = http_server(
                 AccessMiddleware(streams, guard),
-                # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
+                # based on h11: uvicorn's other parser keeps the meaningless blanks after a header's value
                 protocol(ConnectionLimits()),
                 max_head_bytes=_MAX_HEAD_BYTES,
                 shutdown_s=_SHUTDOWN_TIME_S,
@@ -59,7 +59,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
 
 
 def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
-    """Refuse folders of others or writable by all: any client names one, and a definition executes programs."""
+    """Refuse folders that others own or can write to: any client can name a folder, and a definition runs programs."""
     if open_root is None:
         return None
 
@@ -68,7 +68,7 @@ def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
         for path in (folder, *((config, config.parent) if config is not None else ())):
             found = path.stat()
             if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
-                raise UsageError(f"{path} is another user's, or everyone can write to it: over HTTP it is not served")
+                raise UsageError(f"{path} belongs to another user, or all can write to it: it is not served over HTTP")
         return open_root(folder)
 
     return open_workspace

@@ -1,14 +1,13 @@
-"""Streams of MCP sessions that clients resume after a cut, by the SDK's `EventStore`.
+"""Streams of MCP sessions that clients can resume after a lost connection, through the SDK's `EventStore`.
 
-The SDK stores each message to a client with a session, even if no connection is open, so a call continues when its
-connection is cut. Two things are added here:
+The SDK stores each message to a client with a session, even if no connection is open, so a call survives its
+connection. Two things are added here:
 
-- The SDK has one store for all sessions and names a stream by the id of its request, which another session may use
-  too. So `ResumableStreams` tells the store in a context variable whose request it is. The SDK's task that stores a
-  session's messages is begun by the request that opens the session and inherits its context; the events are kept as
-  long as that task.
-- The SDK would send no message that is stored between the end of a replay and the moment when it sends again, and would
-  not end a stream after its response. So the store follows the stream itself, to its response.
+- The SDK has one store for all sessions and names a stream by the id of its request, which another session may use too.
+So `ResumableStreams` tells the store in a context variable which session a request belongs to. The SDK's task that
+stores a session's messages is begun by the request that opens the session and inherits its context; the events are kept
+as long as that task. - The SDK would lose a message that is stored between the end of a replay and its next send, and
+would not end a stream after its response. So the store follows the stream itself, up to its response.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing_extensions import override
 from perstack_server.http.access import PATH
 
 RETRY_MS = 1000  # milliseconds that a client waits before it reconnects
-_PRIMED_SINCE = "2025-11-25"  # earlier clients cannot read an event without data
+_PRIMED_SINCE = "2025-11-25"  # first revision whose clients can read an event without data
 
 _MAX_KEPT_EVENTS = 10_000  # limits of all stored events together; the oldest are dropped
 _MAX_KEPT_BYTES = 64 << 20
@@ -41,19 +40,19 @@ _LISTENER = 1  # number of a session's stream for messages that belong to no req
 
 
 class _Stream:
-    """The stored messages of one stream, numbered from one on, and its current reader."""
+    """The stored messages of one stream, numbered from 1, and its current reader."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.messages: deque[JSONRPCMessage | None] = deque()
         self.dropped = 0  # number of oldest messages that are no longer kept
-        self.is_over = False  # True once it has the response
-        self.reader: object = None  # replaced by a newer reader, since the connection of the older may be cut
+        self.is_over = False  # True once the stream has the response
+        self.reader: object = None  # current reader; a newer one replaces it, as the older's connection may be lost
         self.news = asyncio.Event()
 
     @property
     def is_forgotten(self) -> bool:
-        """True if it is over, and nothing of it is kept."""
+        """True if the stream has ended and none of its messages is kept."""
         return self.is_over and not self.messages
 
     @property
@@ -62,13 +61,13 @@ class _Stream:
         return self.dropped + len(self.messages)
 
     def add(self, message: JSONRPCMessage | None) -> None:
-        """Add a message; None, for the beginning, is never sent again."""
+        """Add a message; None stands for the beginning and is never sent again."""
         self.messages.append(message)
         self.is_over = self.number != _LISTENER and isinstance(message, JSONRPCResponse | JSONRPCError)
         self.notify()
 
     def messages_after(self, number: int) -> Sequence[tuple[int, JSONRPCMessage]]:
-        """Return the kept messages after the one with this number."""
+        """Return the kept messages that follow message `number`."""
         numbered = enumerate(self.messages, self.dropped + 1)
         return [(at, message) for at, message in numbered if at > number and message is not None]
 
@@ -83,7 +82,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.listener = _Stream(_LISTENER)
-        self.arriving: set[str] = set()  # ids of requests that the SDK has, or is just answering
+        self.arriving: set[str] = set()  # ids of requests that the SDK is processing
         self._opened = _LISTENER  # number of the newest stream
         self._newest = {GET_STREAM_KEY: self.listener}
         self._kept = {_LISTENER: self.listener}
@@ -98,14 +97,14 @@ class _Session:
         return stream
 
     def has_open(self, name: str) -> bool:
-        """Return whether a request of this id has no response yet."""
+        """Return whether a request with this id has no response yet."""
         stream = self._newest.get(name)
         return name in self.arriving or (stream is not None and not stream.is_over)
 
     def find(self, event_id: str) -> tuple[_Stream, int] | None:
         """Return the stream and the number of an event; None if it is unknown, or the stream is no longer kept.
 
-        Messages that followed may have been dropped; the last one, which is the response to a request, was not.
+        Messages after it may have been dropped, but not the last one, which is the response to a request.
         """
         name, _, text = event_id.partition("-")
         if not (event_id.isascii() and name.isdigit() and text.isdigit() and len(event_id) < 40):
@@ -116,7 +115,7 @@ class _Session:
         return stream, number
 
     def _forget(self) -> None:
-        """Forget the streams that are over and of which nothing is kept."""
+        """Forget the ended streams of which no message is kept."""
         self._kept = {number: stream for number, stream in self._kept.items() if not stream.is_forgotten}
         self._newest = {name: stream for name, stream in self._newest.items() if not stream.is_forgotten}
 
@@ -125,7 +124,7 @@ _SESSION: ContextVar[_Session] = ContextVar("session of an MCP client")
 
 
 class MemoryEventStore(EventStore):
-    """Events in memory, of all sessions together up to a limit."""
+    """Events in memory, with one limit for all sessions."""
 
     def __init__(self) -> None:
         """Store nothing yet."""
@@ -148,7 +147,7 @@ class MemoryEventStore(EventStore):
 
     @override
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
-        """Send the events after one, and those to come, until the stream ends or has another reader."""
+        """Send the events after `last_event_id`, and new ones, until the stream ends or gets another reader."""
         found = _SESSION.get().find(last_event_id)
         if found is None:
             return
@@ -172,7 +171,7 @@ def _event_id(stream: _Stream, number: int) -> str:
 
 
 class ResumableStreams:
-    """ASGI middleware that tells the store of whose session a request is."""
+    """ASGI middleware that tells the store which session a request belongs to."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Pass requests on to `app`, which stores events in a `MemoryEventStore`."""
@@ -180,7 +179,7 @@ class ResumableStreams:
         self._by_id: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on in its session. Refuse an unknown event, and an id that another request has."""
+        """Pass a request on in its session. Refuse an unknown event, and the id of another open request."""
         headers = Headers(scope=scope) if scope["type"] == "http" and scope["path"] == PATH else Headers()
         session = self._by_id.get(headers.get("mcp-session-id", ""))
         if session is None:
@@ -190,7 +189,7 @@ class ResumableStreams:
             return
         _SESSION.set(session)
         if scope["method"] == "GET":
-            await self._read_on(session, scope, receive, send)
+            await self._resume_reading(session, scope, receive, send)
         elif scope["method"] == "POST":
             await self._post(session, scope, receive, send)
         else:
@@ -202,54 +201,54 @@ class ResumableStreams:
             session.listener.reader = None
             session.listener.notify()
 
-    async def _read_on(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _resume_reading(self, client_session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Headers(scope=scope).get("last-event-id")
         if asked is None:
-            # the SDK has one listener a session, and refuses the next while it does not know that it was cut
-            asked = _event_id(session.listener, session.listener.last)
+            # the SDK allows one listener per session, and refuses the next until it notices that the first is gone
+            asked = _event_id(client_session.listener, client_session.listener.last)
             scope = {**scope, "headers": [*scope["headers"], (b"last-event-id", asked.encode())]}
-        elif session.find(asked) is None:
-            problem = f"Last-Event-ID {asked[:40]!r} is not one of this session, or no longer kept"
+        elif client_session.find(asked) is None:
+            problem = f"Last-Event-ID {asked[:40]!r} is not an event of this session, or no longer kept"
             await _refusal(problem)(scope, receive, send)
             return
         is_primed = Headers(scope=scope).get("mcp-protocol-version", "") >= _PRIMED_SINCE
         await self._app(scope, receive, _priming(send, asked) if is_primed else send)
 
-    async def _post(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
-        first = await receive()  # the access check has read the body whole
+    async def _post(self, client_session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await receive()  # the access check has read the whole body
         body = first.get("body", b"")
         request_id = _request_id(body)
         if body.lstrip().startswith(b"["):
-            await _refusal("a batch is not supported: send each message in a request of its own")(scope, receive, send)
+            await _refusal("batches are not supported: send each message in its own request")(scope, receive, send)
         elif request_id is None:
             await self._app(scope, _again(first, receive), send)
-        elif session.has_open(request_id):
-            # the SDK has one answer for each id, so one of the two requests would wait for ever
-            await _refusal(f"the id {request_id[:40]!r} is that of another request that has no answer yet")(
+        elif client_session.has_open(request_id):
+            # the SDK keeps one answer per id, so one of the two requests would wait forever
+            await _refusal(f"the id {request_id[:40]!r} belongs to another request that has no answer yet")(
                 scope, receive, send
             )
         else:
-            session.arriving.add(request_id)
+            client_session.arriving.add(request_id)
             try:
                 await self._app(scope, _again(first, receive), send)
             finally:
-                session.arriving.discard(request_id)
+                client_session.arriving.discard(request_id)
 
-    def _registering(self, send: Send, session: _Session) -> Send:
-        """Return a function that sends, and registers the session that the application has opened."""
+    def _registering(self, send: Send, client_session: _Session) -> Send:
+        """Return a send function that registers the session that the application opens."""
 
         async def register(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 name = Headers(raw=message["headers"]).get("mcp-session-id")
                 if name is not None:
-                    self._by_id[name] = session
+                    self._by_id[name] = client_session
             await send(message)
 
         return register
 
 
 def _priming(send: Send, event_id: str) -> Send:
-    """Return a function that sends, and begins a stream with an event from which a client can read on."""
+    """Return a send function that begins the stream with an event from which a client can resume."""
 
     async def prime(message: Message) -> None:
         await send(message)

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 
-NAME = "perstack"  # of the server, as clients know it
+NAME = "perstack"  # name of the server in the clients' settings
 
 _HOUR_S = 3600
 _MINUTE_S = 60
@@ -29,11 +29,11 @@ _HEADERS: JsonObject = {"headers": {"Authorization": _BEARER}}
 class ClientConfig:
     """The settings for one client."""
 
-    file: str  # the file they belong to
+    file: str  # the file that the settings belong to
     tables: tuple[str, ...]  # the keys around the server's settings
     local: JsonObject  # the settings for a command
     remote: JsonObject  # the settings for a URL
-    head: JsonObject = field(default_factory=dict[str, JsonValue])  # what else the file needs
+    head: JsonObject = field(default_factory=dict[str, JsonValue])  # further content of the file
 
     def text(self, command: str, args: Sequence[str]) -> str:
         """Return the settings for a command and its arguments."""
@@ -62,8 +62,8 @@ def _fill(value: JsonValue, values: JsonObject) -> JsonValue:
 
 _STDIO: JsonObject = {"type": "stdio", **_LOCAL}
 _HTTP: JsonObject = {"type": "http", "url": _URL, **_HEADERS}
-_OPENCODE_LIMIT: JsonObject = {"enabled": True, "timeout": _MINUTE_S * 1000}  # milliseconds since the last progress
-_ZED_LIMIT: JsonObject = {"timeout": 10 * _MINUTE_S}  # the maximum for a whole call, which ignores progress
+_OPENCODE_LIMIT: JsonObject = {"enabled": True, "timeout": _MINUTE_S * 1000}  # milliseconds without progress
+_ZED_LIMIT: JsonObject = {"timeout": 10 * _MINUTE_S}  # milliseconds of a whole call, even with progress
 CLIENTS = {
     "claude-code": ClientConfig(
         ".mcp.json in the project; Claude Code asks you to approve it", ("mcpServers",), _STDIO, _HTTP
@@ -71,7 +71,7 @@ CLIENTS = {
     "codex": ClientConfig(
         "~/.codex/config.toml",
         ("mcp_servers",),
-        # the default readiness, "connection", comes a second before the tools are there
+        # with the default readiness, "connection", the client starts a second before the tools are listed
         {**_LOCAL, "tool_timeout_sec": _HOUR_S, "startup_readiness": "catalog"},
         {"url": _URL, "http_headers": {"Authorization": _BEARER}, "tool_timeout_sec": _HOUR_S},
     ),

@@ -1,4 +1,4 @@
-"""A call of a tool: its reply, and driving a Job for it, with progress and questions, until the Job ends or stops."""
+"""Calls of tools: the reply, and the driving of a Job, with progress and questions, until it ends or stops."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
-from perstack.oversight.decisions import Decisions, digest_of, needs_person
+from perstack.oversight.needed_decisions import Decisions, digest_of, person_refusal
 from perstack_server.mcp import elicitation
 from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack_server.mcp.sampling import CALLER
 
-_MAX_WARNINGS = 3  # warnings about the definition that each result shows
+_MAX_WARNINGS = 3  # maximum warnings about the definition in each result
 
 Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
@@ -45,7 +45,7 @@ Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 def tool_result(
     client_project: ClientProject, view: Record, *texts: str, is_error: bool = False
 ) -> types.CallToolResult:
-    """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
+    """Return a result with the structure, and with the texts and notes about the definition as blocks."""
     live = client_project.definitions.live
     notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
     if live.problem is not None:
@@ -58,13 +58,13 @@ def tool_result(
 
 
 @dataclass(frozen=True)
-class ClientCall(OperationCall[Outcome]):
+class ClientCall(OperationCall[Record, Outcome]):
     """One call of a tool."""
 
     served_project: ClientProject
     context: elicitation.Context
     params: types.CallToolRequestParams
-    logs: bool = False  # True if the client wants log messages at the level of progress
+    logs: bool = False  # True if the client wants log messages of the level used for progress
 
     @property
     @override
@@ -81,7 +81,7 @@ class ClientCall(OperationCall[Outcome]):
         return tool_result(self.served_project, view, *texts, is_error=is_error)
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:
-        """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
+        """Start the work; if the call answers an earlier question, continue with the answer instead."""
         CALLER.set(self.context)
         if not wait and elicitation.returned_answer(self.params) is None:
             running = self.served_project.job_tasks.start(work, None)
@@ -112,7 +112,7 @@ class ClientCall(OperationCall[Outcome]):
 
     @override
     async def confirm(
-        self, decisions: Decisions, agreed: Callable[[OperationCall[Outcome], str], Awaitable[Outcome]]
+        self, decisions: Decisions, agreed: Callable[[OperationCall[Record, Outcome], str], Awaitable[Outcome]]
     ) -> Outcome:
         before = _DECISION.returned_decision(self.params)
         if before is not None:
@@ -122,12 +122,12 @@ class ClientCall(OperationCall[Outcome]):
         else:
             digest, page = digest_of(decisions), _page(self.by, decisions)
             if len(page) > _MAX_PAGE_CHARS:
-                raise needs_person(decisions, reason=f"a form of {len(page):,} characters is too long to read")
+                raise person_refusal(decisions, reason=f"a form of {len(page):,} characters is too long to read")
             if elicitation.uses_returned_questions(self.context):
                 return _DECISION.ask_by_result(page, digest)
             is_agreed = await _DECISION.ask_now(self.context, page)
         if not is_agreed:
-            raise needs_person(decisions, reason="the person did not agree")
+            raise person_refusal(decisions, reason="the person did not agree")
         return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[JobProgress | None], Awaitable[JobSummary]]) -> Outcome:
@@ -155,7 +155,7 @@ class ClientCall(OperationCall[Outcome]):
                 try:
                     summary, text = await self._answer(summary, asking, text, progress), None
                 except UsageError as error:
-                    return reply_job(self, summary, f"The answer was not taken: {error.text_for(mcp_phrase)}")
+                    return reply_job(self, summary, f"The answer was not accepted: {error.text_for(mcp_phrase)}")
             return reply_job(self, summary)
 
     async def _load_pending(self, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
@@ -174,24 +174,24 @@ class ClientCall(OperationCall[Outcome]):
         try:
             return await self.served_project.job_tasks.start(work, self.key, progress).outcome()
         except Conflict:
-            return await self.served_project.host.job(summary.id)  # it was answered meanwhile
+            return await self.served_project.host.job(summary.id)  # it was answered in the meantime
 
 
 _DECISION = elicitation.AgreementForm(elicitation.DECISION, "Agree")
-_MAX_PAGE_CHARS = 20_000  # characters of a form about decisions, which has to be read whole
+_MAX_PAGE_CHARS = 20_000  # maximum characters of a form about decisions, which a person must be able to read completely
 
 
 def _page(by: By, decisions: Decisions) -> str:
-    """Return what a person is shown: who asks, and every decision whole, with nothing invisible."""
+    """Return the page for the person: who asks, and every decision in full, with invisible characters shown."""
     who = approvable_text(by.client).replace("\n", " ") or "A client"
     lines = (approvable_text(one.text).replace("\n", "\n  | ") for one in decisions)
-    return "\n- ".join([f"{who} asks for what only you decide:", *lines])
+    return "\n- ".join([f"{who} asks for decisions that only you can make:", *lines])
 
 
 def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, Send | None]:
-    """Return the functions that send news and reminders to the call's client; None if it wants none.
+    """Return the functions that send new texts and reminders to the call's client; None if it wants none.
 
-    Progress that was requested has both. Log messages, which clients keep, are news alone.
+    Requested progress gets both. Log messages, which clients keep, get only new texts.
     """
     has_progress = context.meta is not None and context.meta.get("progress_token") is not None
     numbers = itertools.count(1)
@@ -213,7 +213,7 @@ def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, 
 
 
 LOG_LEVEL: types.LoggingLevel = "info"
-MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients end calls that seem dead
+MAX_SILENCE_S = 15.0  # seconds until the last text is repeated: clients end calls that seem dead
 _MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
 _TEXT_CELLS = 120
 
@@ -224,12 +224,12 @@ Send = Callable[[str], Awaitable[None]]
 
 
 class ProgressText:
-    """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
+    """Converter of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
         self._activity = JobActivity()
 
-    def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
+    def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that has a text
         """Return the texts of an event; empty if it has nothing new."""
         self._activity.follow(event)
         match event:
@@ -276,9 +276,9 @@ class ProgressText:
 class JobProgress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
-    def __init__(self, tell: Send, remind: Send | None = None, *, silence: float = MAX_SILENCE_S) -> None:
-        """Send texts with `tell`, and after `silence` seconds the last one with `remind`, if it is given."""
-        self._tell = tell
+    def __init__(self, send: Send, remind: Send | None = None, *, silence: float = MAX_SILENCE_S) -> None:
+        """Send texts with `send`, and repeat the last one with `remind`, if given, after `silence` seconds."""
+        self._send = send
         self._remind = remind
         self._silence = silence
         self._words = ProgressText()
@@ -311,7 +311,7 @@ class JobProgress:
             self._is_news.clear()
             while self._waiting:
                 last, since = self._waiting.popleft(), now()
-                await self._tell(last)
+                await self._send(last)
 
     def end(self) -> None:
         """End `run` after the queued texts."""
@@ -320,12 +320,15 @@ class JobProgress:
 
 
 @asynccontextmanager
-async def progress_reports(tell: Send | None, remind: Send | None = None) -> AsyncGenerator[JobProgress | None]:
-    """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
-    if tell is None:
+async def progress_reports(send: Send | None, remind: Send | None = None) -> AsyncGenerator[JobProgress | None]:
+    """Report progress within the block, and send queued texts before leaving it.
+
+    Yields None if the client wants none.
+    """
+    if send is None:
         yield None
         return
-    progress = JobProgress(tell, remind)
+    progress = JobProgress(send, remind)
     task = asyncio.create_task(progress.run())
     try:
         yield progress

@@ -1,8 +1,8 @@
 """Questions to the client's user, in the way of the client's protocol revision.
 
 Up to 2025-11-25 the client receives `elicitation/create` during the call. From 2026-07-28 on the call returns that
-input is required, and the client calls again with the answer. The state that it returns names the question, which the
-caller may name without it as well: so it is not signed, and stays valid when the server restarts in between.
+input is required, and the client calls again with the answer. The state that it returns names the question. A
+caller may name any question anyway, so the state is not signed, and it stays valid when the server restarts in between.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.doors.shared.questions import CHOICES, Form, agrees, form_of
+from perstack.doors.shared.question_forms import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
 
-Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
+Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context, whose type parameters are not used here
 
 _INPUT = "answer"
-DECISION = "decision"  # kind of a question about what a call decides
+DECISION = "decision"  # kind of a question about the decisions of a call
 _LISTS_SINCE = "2025-11-25"
 
 
-_STATE = TypeAdapter(dict[str, str])  # the state that the client returns with the answer: what was asked, by its kind
+_STATE = TypeAdapter(dict[str, str])  # the state that the client returns with the answer: kind and id of the question
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
     """The answer that a repeated call brings."""
 
-    question_id: str  # the question that the client was shown; another may be open by now
+    question_id: str  # the question that the client was shown, which may no longer be the open one
     reply: types.ElicitResult | None
 
     @property
@@ -55,12 +55,12 @@ def can_ask(context: Context) -> bool:
     """Return whether the client shows forms."""
     capabilities = context.session.client_capabilities
     found = capabilities.elicitation if capabilities is not None else None
-    # before 2025-11-25 there was one unnamed mode
+    # before 2025-11-25 the only mode had no name
     return found is not None and (found.form is not None or found.url is None)
 
 
 def uses_returned_questions(context: Context) -> bool:
-    """Return whether questions are put by a result rather than during the call."""
+    """Return whether questions are returned as a result instead of being asked during the call."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
@@ -83,7 +83,7 @@ def ask_by_result(question: OpenQuestion, workspace: Path | None) -> types.Input
 def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None:
     """Return the answer that a repeated call brings to a Job's question; None for other calls.
 
-    Raises MCPError for a foreign state.
+    Raises MCPError for a state that this server did not give.
     """
     if params.request_state is None or _asked_id(params, DECISION) is not None:
         return None
@@ -92,7 +92,7 @@ def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None
         place_of(question)
     except UsageError as error:
         raise MCPError(
-            types.INVALID_PARAMS, "requestState is not what this server gave: call again without it"
+            types.INVALID_PARAMS, "requestState was not given by this server: call again without it"
         ) from error
     reply = (params.input_responses or {}).get(_INPUT)
     return PendingAnswer(question, reply if isinstance(reply, types.ElicitResult) else None)
@@ -121,7 +121,7 @@ def _answer_of_reply(form: Form, question: OpenQuestion, reply: types.ElicitResu
 
 
 def _asked_id(params: types.CallToolRequestParams, kind: str) -> str | None:
-    """Return what the returned state names as asked; None if the call brings no answer to a question of this kind."""
+    """Return the id of the question in the returned state; None if the call answers no question of this kind."""
     try:
         return _STATE.validate_json(params.request_state or "").get(kind)
     except ValidationError:

@@ -28,7 +28,7 @@ from perstack_server.mcp.elicitation import Context
 
 _SESSION_ID = "mcp-session-id"
 
-_NOTIFY_TIMEOUT_S = 2.0  # seconds that a client has to accept a notification
+_NOTIFY_TIMEOUT_S = 2.0  # maximum seconds for a client to accept a notification
 
 
 def client_of(context: Context) -> str:
@@ -75,7 +75,7 @@ def caller(context: Context) -> By:
     return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
 
 
-MAY_DECIDE = "perstack.may_decide"  # key of an HTTP request's scope: its token has the right to decide
+MAY_DECIDE = "perstack.may_decide"  # key in the scope of an HTTP request whose token has the right to decide
 
 
 def may_decide(context: Context) -> bool:
@@ -128,30 +128,30 @@ class Clients:
             self._subscribed.pop(uri, None)
 
     async def definitions_changed(self) -> None:
-        """Send the three `list_changed` notifications to all clients. A client that is gone is no error."""
+        """Send the three `list_changed` notifications to all clients. A client that has disconnected is ignored."""
         for event in (
             subscriptions.ToolsListChanged(),
             subscriptions.PromptsListChanged(),
             subscriptions.ResourcesListChanged(),
         ):
             await self._bus.publish(event)
-        await _all_in_time(tell_lists_changed(session) for session in self._sessions.values())
+        await _await_each(send_lists_changed(session) for session in self._sessions.values())
 
     async def resource_updated(self, uri: str) -> None:
         """Send `notifications/resources/updated` to the resource's subscribers."""
         await self._bus.publish(subscriptions.ResourceUpdated(uri=uri))
-        await _all_in_time(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
+        await _await_each(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
 
 
-async def tell_lists_changed(session: ServerSession) -> None:
+async def send_lists_changed(session: ServerSession) -> None:
     """Send the three `list_changed` notifications to one client."""
     await session.send_tool_list_changed()
     await session.send_prompt_list_changed()
     await session.send_resource_list_changed()
 
 
-async def _all_in_time(telling: Iterable[Coroutine[object, object, None]]) -> None:
-    """Await all notifications with a timeout each: a client that does not read misses it and delays no other."""
+async def _await_each(telling: Iterable[Coroutine[object, object, None]]) -> None:
+    """Await all notifications, each with a timeout: a client that does not read delays no other."""
 
     async def in_time(one: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):
@@ -198,7 +198,7 @@ EVENTS = UriTemplate(f"{SCHEME}runs/{{id}}/events")
 EXPERT = UriTemplate(f"{SCHEME}experts/{{key}}")
 
 
-Notify = Callable[[str], Awaitable[None]]  # notify the subscribers of a URI
+Notify = Callable[[str], Awaitable[None]]  # function that notifies the subscribers of a URI
 
 
 def _job_of(uri: str) -> str | None:
@@ -215,7 +215,7 @@ class JobSubscriptions:
     """A task for each driven Job with subscribers."""
 
     def __init__(self, host: Host, notify: Notify, offers: Callable[[str], bool]) -> None:
-        """Follow Jobs through `host`. `offers` tells by an Expert's key whether clients may see its Jobs."""
+        """Follow Jobs through `host`. `offers` returns for an Expert's key whether clients may see its Jobs."""
         self._host = host
         self._offers = offers
         self._notify = notify
@@ -250,7 +250,7 @@ class JobSubscriptions:
         except NotFound:
             return
         except PerstackError:
-            pass  # a reader of the resource gets the error
+            pass  # reading the resource reports the error
         await self._notify(JOB.uri(job_id))
 
 

@@ -12,7 +12,7 @@ from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import ServedProject
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.errors import NotFound, PerstackError
 from perstack_server.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 
@@ -60,19 +60,19 @@ async def _expert(state: ServedProject, key: str) -> str:
 
 
 KINDS = (
-    _Resource("job", JOB, "How a Job stands: its result or question, its totals, its Runs", _JSON, _job),
+    _Resource("job", JOB, "The state of a Job: its result or question, its totals, its Runs", _JSON, _job),
     _Resource(
-        "checkpoint", CHECKPOINT, "A Run's whole state at a checkpoint, with all its messages", _JSON, _checkpoint
+        "checkpoint", CHECKPOINT, "The full state of a Run at a checkpoint, with all its messages", _JSON, _checkpoint
     ),
-    _Resource("events", EVENTS, "What happened in a Run, one JSON object a line", _JSON_LINES, _events),
+    _Resource("events", EVENTS, "The events of a Run, one JSON object per line", _JSON_LINES, _events),
     _Resource("expert", EXPERT, "An Expert's definition", _JSON, _expert),
 )
 
 
 def list_resources(state: ServedProject) -> list[types.Resource]:
-    """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
+    """Return the list of Jobs and each Expert as resources. Single Jobs are in the list and have a template."""
     resource = types.Resource(
-        name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON
+        name="jobs", uri=JOBS, description="The Jobs, the most recently written first", mime_type=_JSON
     )
     experts = [
         types.Resource(

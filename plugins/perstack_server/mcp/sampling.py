@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from perstack_server.mcp.elicitation import Context
 
 
-CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)  # the call for which a Job is driven
+# the client's call for which the current Job is driven
+CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)
 
 NAME = "mcp-sampling"
 
@@ -76,12 +77,12 @@ class _SamplingFactory(ProviderFactory):
     name: str = NAME
     priority: int = 1000
     default_model: str | None = "default"
-    needs_name: bool = True  # the user must choose explicitly whose model is used and paid for
+    needs_name: bool = True  # the user must choose this explicitly, since it decides whose model is used and paid for
     has_one_model: bool = True
     how_to_configure: str = "run `perstack mcp` from an editor that offers sampling"
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return True: the editor that serves it is known only once it asks."""
+        """Return True: whether the client offers sampling is known only when it calls."""
         return True
 
     def create(self, config: ProviderConfig) -> Provider:
@@ -121,7 +122,7 @@ async def _sample(context: Context | None, request: GenerationRequest, max_token
         None if request.model == "default" else types.ModelPreferences(hints=[types.ModelHint(name=request.model)])
     )
     with warnings.catch_warnings():
-        # deprecated for coming revisions, but the only way in earlier ones
+        # deprecated in later revisions, but the only way in earlier ones
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],
@@ -136,7 +137,7 @@ async def _sample(context: Context | None, request: GenerationRequest, max_token
     try:
         return _generation(await asking)
     except NoBackChannelError as error:
-        raise ProviderError("the client has gone, and its model with it", name="NoSampling") from error
+        raise ProviderError("the client has disconnected, so its model is not available", name="NoSampling") from error
     except MCPError as error:
         raise ProviderError(f"the client's model: {error}", name="Sampling") from error
 
@@ -146,7 +147,7 @@ def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
         return ProviderError(f"{why}: choose another provider in perstack.toml, or --provider", name="NoSampling")
 
     if context is None:
-        raise refuse("no client is there whose model could be used")
+        raise refuse("there is no client whose model could be used")
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         raise refuse(f"the client speaks MCP {context.protocol_version}, a revision without sampling")
     capabilities = context.session.client_capabilities
@@ -154,7 +155,7 @@ def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
     if sampling is None:
         raise refuse("the client offers no sampling")
     if needs_tools and sampling.tools is None:
-        raise refuse("the client's sampling takes no tools, which an Expert cannot work without")
+        raise refuse("the client's sampling does not take tools, which an Expert needs")
     return context
 
 

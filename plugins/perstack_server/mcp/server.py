@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.doors.shared.consent import FORM, fitted_change
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError
@@ -36,7 +36,7 @@ from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_proje
 # Completion of the ids in resource URIs.
 
 _MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
-_SEARCHED_JOBS = 200  # number of newest Jobs that are searched
+_SEARCHED_JOBS = 200  # maximum Jobs that are searched, the newest
 
 
 async def _complete(state: ClientProject, params: types.CompleteRequestParams) -> types.CompleteResult:
@@ -74,14 +74,14 @@ async def _values_within(state: ClientProject, template: str, job_id: str) -> li
             return [run_summary.id for run_summary in (await state.host.jobs.runs(job_id)).runs]
         return list((await state.host.jobs.checkpoints(job_id)).ids)
     except PerstackError:
-        return []  # a Job that cannot be read has nothing to complete
+        return []  # a Job that cannot be read has no ids to complete
 
 
 # A prompt for each Expert, which editors show as a command.
 
 
 def _list_prompts(state: ClientProject) -> list[types.Prompt]:
-    argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
+    argument = types.PromptArgument(name="query", description="what the Expert should do", required=True)
     return [
         types.Prompt(
             name=name,
@@ -236,7 +236,7 @@ class _ChangingServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        # over HTTP the SDK calls this itself, without options
+        # over HTTP the SDK calls this, without options
         changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         return super().create_initialization_options(
             notification_options or changes, experimental_capabilities, extensions
@@ -264,7 +264,7 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
     )
     server.add_notification_handler("notifications/initialized", types.NotificationParams, handlers.on_initialized)
     server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, handlers.on_cancelled)
-    # not by the constructor, which warns that roots and log messages are deprecated in revisions to come
+    # not in the constructor, which warns that later revisions deprecate roots and log messages
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, handlers.set_log_level)
     server.add_notification_handler(
         "notifications/roots/list_changed", types.NotificationParams, handlers.on_roots_changed
@@ -346,11 +346,11 @@ async def _with_consent(client_call: ClientCall) -> ClientCall | types.InputRequ
     if held is None or live.is_asked or not can_ask(client_call.context) or not drives(client_call.params.name):
         return client_call
     page = fitted_change(held, FORM)
-    if not page.is_whole:  # the result names the command that shows all of it
+    if not page.is_whole:  # the result names the command that shows the whole change
         return client_call
     if uses_returned_questions(client_call.context):
         if client_call.params.request_state is not None:
-            return client_call  # it brings the answer to another question
+            return client_call  # the call answers another question
         return _FORM.ask_by_result(page.text, held.digest)
     live.is_asked = True
     try:

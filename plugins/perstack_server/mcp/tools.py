@@ -15,10 +15,10 @@ from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.schemas.result_schemas import move_schema
 from perstack.doors.operations import (
+    AnyArguments,
     Arguments,
     Effect,
     OfferedOperation,
-    OperationArguments,
     perform,
     read_arguments,
     task_operation,
@@ -30,7 +30,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack_server.mcp.driving import ClientCall, Outcome
 from perstack_server.mcp.notifications import ClientProject
 
-AnyOperation: TypeAlias = OfferedOperation[OperationArguments]
+AnyOperation: TypeAlias = OfferedOperation[AnyArguments]
 
 JOB_TOOLS: Mapping[str, AnyOperation] = {one.name: one for one in JOB_OPERATIONS if one.title is not None}
 TASK_TOOLS: Mapping[str, AnyOperation] = {f"task_{row.name}": task_operation(row) for row in OPERATIONS}
@@ -60,7 +60,7 @@ def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperat
 
 
 def drives(name: str) -> bool:
-    """Return whether a call of the tool may make an Expert work, or change files."""
+    """Return whether a call of the tool may run an Expert or change files."""
     operation = JOB_TOOLS.get(name)
     return name not in TASK_TOOLS if operation is None else operation.effect in ("drive", "write")
 
@@ -107,7 +107,7 @@ def _tool(name: str, operation: AnyOperation) -> Tool:
 
 @cache
 def input_schema(model: type[Arguments]) -> JsonObject:
-    """Return the JSON schema of a tool's arguments, without noise for clients."""
+    """Return the JSON schema of a tool's arguments, without keywords that clients do not need."""
     return _plain(model.model_json_schema(by_alias=True))
 
 

@@ -17,7 +17,7 @@ from mcp_types import ListRootsRequest, ListRootsResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import PerstackError, UsageError
@@ -32,14 +32,14 @@ from perstack_server.mcp.notifications import (
     JobSubscriptions,
     client_of,
     on_disconnect,
-    tell_lists_changed,
+    send_lists_changed,
 )
 from perstack_server.mcp.tools import JOB_TOOLS, TASK_TOOLS
 
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
 # there a call may still ask for them, but `tools/list` may not, so they are not used there.
 
-_ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no person
+_ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, for which it need not ask a person
 
 
 def _has_roots(context: Context) -> bool:
@@ -55,11 +55,11 @@ async def _roots_of(context: Context) -> tuple[Path, ...] | None:
             ListRootsRequest(),
             ListRootsResult,
             request_read_timeout_seconds=_ROOTS_TIMEOUT_S,
-            # over HTTP: on the stream of this request, since there may be no other
+            # over HTTP, ask on the stream of this request, since there may be no other
             metadata=ServerMessageMetadata(related_request_id=context.request_id),
         )
     except (MCPError, ValidationError) as error:
-        notice(f"the client does not say which folders it has open: {error}")
+        notice(f"the client does not report which folders it has open: {error}")
         return None
     return tuple(_folders(str(root.uri) for root in result.roots))
 
@@ -106,7 +106,7 @@ class ServeOptions:
     """The folders and Experts to serve."""
 
     home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
-    open_root: OpenRoot | None = None  # opens clients' folders; None if they are not asked for them
+    open_root: OpenRoot | None = None  # opens a client's folder; None if clients are not asked for their folders
     experts: Sequence[str] = ()
     tasks: bool = False
 
@@ -115,7 +115,7 @@ class ServeOptions:
 class _ClientRoots:
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     state: ClientProject | None = None
-    is_asked: bool = False  # True if its last answer is still valid
+    is_asked: bool = False  # True if the client's last answer is still valid
 
 
 class Workspaces:
@@ -149,7 +149,7 @@ class Workspaces:
         client = self._client_roots(context)
         async with client.asking:
             if client.state is None or not client.is_asked:
-                await self._place(client, context)
+                await self._update_roots(client, context)
             return client.state or self.home
 
     def greeted(self, context: Context) -> None:
@@ -162,7 +162,7 @@ class Workspaces:
         if self._offer.open_root is None or not _has_roots(context):
             return
         self._client_roots(context).is_asked = False
-        await tell_lists_changed(context.session)
+        await send_lists_changed(context.session)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started."""
@@ -179,7 +179,7 @@ class Workspaces:
             on_disconnect(context, partial(self._clients.pop, key, None))
         return self._clients.setdefault(key, _ClientRoots())
 
-    async def _place(self, client: _ClientRoots, context: Context) -> None:
+    async def _update_roots(self, client: _ClientRoots, context: Context) -> None:
         client.is_asked = True
         before, is_placed = client.state, False
         try:
@@ -200,7 +200,7 @@ class Workspaces:
         if folder is None or self._offer.open_root is None:
             if roots and isinstance(self._home, PerstackError):
                 names = ", ".join(map(str, roots))
-                raise UsageError(f"there is no perstack.toml in what you have open, {names}, or above it; {self._home}")
+                raise UsageError(f"there is no perstack.toml in your open folders ({names}) or above; {self._home}")
             return self.home
         async with self._opening:
             return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)

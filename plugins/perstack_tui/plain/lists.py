@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from perstack.core.base.text import count, one_line
 from perstack.doors.shared.activity import call_line, todos_words, total_texts, with_duration
-from perstack.doors.shared.job_printer import Put
-from perstack.doors.shared.job_status import status_of
+from perstack.doors.shared.job_printer import WriteLine
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.screen import StyledText
+from perstack.doors.shared.status_phrases import status_of
 from perstack.doors.shared.text import age_text, shorten
 from perstack.host import Host
 from perstack_tui.session import Session
@@ -24,8 +24,8 @@ _MAX_SHOWN_LINES = 30  # maximum lines shown of events stored before the Job was
 class HeldLines:
     """The lines of one Job, which are printed at once, or held while another Job is shown."""
 
-    def __init__(self, put: Put) -> None:
-        self._put = put
+    def __init__(self, write_line: WriteLine) -> None:
+        self._write_line = write_line
         self._is_shown = True
         self._held: deque[tuple[str | StyledText, ...]] = deque(maxlen=_MAX_SHOWN_LINES)
         self._left_out = 0
@@ -38,16 +38,16 @@ class HeldLines:
         """Print the kept lines, and each following line at once."""
         self._is_shown = True
         if self._left_out:
-            self._put(f"{count(self._left_out, 'line')} before these left out; `perstack log` shows all of it")
+            self._write_line(f"{count(self._left_out, 'earlier line')} not shown; `perstack log` shows all")
         for line in self._held:
-            self._put(*line)
+            self._write_line(*line)
         self._held.clear()
         self._left_out = 0
 
-    def put(self, *parts: str | StyledText) -> None:
+    def write_line(self, *parts: str | StyledText) -> None:
         """Print a line, now or when the Job is shown."""
         if self._is_shown:
-            self._put(*parts)
+            self._write_line(*parts)
             return
         self._left_out += len(self._held) == _MAX_SHOWN_LINES
         self._held.append(parts)
@@ -58,10 +58,10 @@ class HeldLines:
 _STATUS_CELLS = 200
 
 
-def status_lines(session: Session, now: int) -> list[str]:
+def status_lines(job_session: Session, now: int) -> list[str]:
     """Return the status, each Run's activity and its duration, the todos, and the totals."""
-    live = session.transcript.live
-    lines = [STATES[session.state]]
+    live = job_session.transcript.live
+    lines = [STATES[job_session.state]]
     for lane in live.lanes.values():
         works = [call_line(work, now, _STATUS_CELLS) for work in lane.work.values()]
         activity = (
@@ -72,7 +72,7 @@ def status_lines(session: Session, now: int) -> list[str]:
     if first is not None and first.todos:
         lines.append(todos_words(first))
     if live.steps:
-        lines.append(", ".join(total_texts(live, now if session.is_busy else live.began or now)))
+        lines.append(", ".join(total_texts(live, now if job_session.is_busy else live.began or now)))
     return lines
 
 
@@ -106,8 +106,10 @@ class Lists:
         if hidden_count > 0:
             lines.append(f"{count(hidden_count, 'more Job')}; /history WORDS finds them")
         if not lines and page.next is not None:
-            return [f"none of the newest {len(page.jobs):,} Jobs has these words"]
-        return [*lines, "/open NUMBER opens one"] if lines else ["no Job has these words" if words else "no Jobs yet"]
+            return [f"none of the newest {len(page.jobs):,} Jobs contains these words"]
+        return (
+            [*lines, "/open NUMBER opens one"] if lines else ["no Job contains these words" if words else "no Jobs yet"]
+        )
 
     async def inbox(self) -> list[str]:
         """Return every open question as lines, oldest first. Raises PerstackError."""
@@ -130,14 +132,14 @@ class Lists:
             )
             for number, checkpoint_ref in enumerate(self._places, 1)
         ]
-        return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
+        return [*lines, "/branch NUMBER starts a branch there"] if lines else ["this Job has no checkpoint yet"]
 
-    async def models(self, session: Session) -> list[str]:
+    async def models(self, job_session: Session) -> list[str]:
         """Return the models that a session's Expert may use as lines. Raises PerstackError."""
-        experts, key = self._host.experts, session.expert_key or ""
-        rows = model_rows(experts.model(key), await experts.models(key), session.model, "")
+        experts, key = self._host.experts, job_session.expert_key or ""
+        rows = model_rows(experts.model(key), await experts.models(key), job_session.model, "")
         lines = [shorten(f"{row.name}: {row.note}".removesuffix(": "), _LINE_CELLS) for row in rows]
-        return [*lines, "/model NAME uses one from the next Run on"] if lines else ["no model is known"]
+        return [*lines, "/model NAME uses one from the next Run on"] if lines else ["no models are known"]
 
     def job(self, typed: str) -> str | None:
         """Return the id of the Job with that number; None if there is none."""

@@ -9,14 +9,14 @@ from dataclasses import replace
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import DENIES, accepted_answers, yes_or_no
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import TERMINAL, fitted_change, page_of
-from perstack.doors.shared.job_printer import JobPrinter, Put
+from perstack.doors.shared.job_printer import JobPrinter, WriteLine
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.log_view import is_delegate, open_question_at
-from perstack.doors.shared.next_steps import plain_phrase
-from perstack.doors.shared.questions import question_text, select_option
+from perstack.doors.shared.next_step_phrases import plain_phrase
+from perstack.doors.shared.question_forms import question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.errors import PerstackError
 from perstack.host import Host
@@ -33,14 +33,20 @@ _STOPS = "Ctrl-C"
 
 class _OpenJob:
     def __init__(
-        self, host: Host, put: Put, screen: Callable[[], Screen], on_change: Callable[[Session], None], *, drives: bool
+        self,
+        host: Host,
+        write_line: WriteLine,
+        screen: Callable[[], Screen],
+        on_change: Callable[[Session], None],
+        *,
+        drives: bool,
     ) -> None:
-        self.lines = HeldLines(put)
-        self.printer = JobPrinter(self.lines.put, screen, plain_phrase)
+        self.lines = HeldLines(write_line)
+        self.printer = JobPrinter(self.lines.write_line, screen, plain_phrase)
         self.session = Session(host, None, on_change, self.printer, plain_phrase, drives=drives)
         self.was_busy = False
         self.asked: str | None = None  # the id of the question that was shown
-        self.is_whole = True  # False if that is a call which was too long to be shown whole
+        self.is_whole = True  # False if that question is a call that was too long to show completely
 
     @property
     def name(self) -> str:
@@ -54,20 +60,20 @@ class PlainProgram:
         self,
         host: Host,
         live: ReloadedProject | None,
-        put: Put,
+        write_line: WriteLine,
         *,
         screen: Callable[[], Screen],
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """Write the parts of a line with `put`, for the screen of that moment.
+        """Write the parts of a line with `write_line`, for the screen of that moment.
 
         `discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers.
         """
         self.host = host
         self.live = live
-        self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
-        self._write = put
+        self.left: asyncio.Event = asyncio.Event()  # set when the program ends and no Job is running
+        self._write = write_line
         self._screen = screen
         self._discard = discard
         self._drives = drives
@@ -76,13 +82,13 @@ class PlainProgram:
         self._draft: list[str] = []
         self._experts: list[Expert] = []
         self._lists = Lists(host)
-        self._settles: int | None = None  # index of the open call that is being asked about; None if none is
+        self._settles: int | None = None  # index of the unsettled call that the program asks about; None without one
         self._asks_to_leave = False
         self._is_leaving = False
 
     # --- display --------------------------------------------------------------------------------------------------
 
-    def put(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write text of any origin as lines."""
         for line in clean(text).split("\n"):
             self._write(line.rstrip())
@@ -97,7 +103,7 @@ class PlainProgram:
 
     def begin(self, expert: str | None = None, query: str | None = None, job_id: str | None = None) -> None:
         """Start with the named Expert or Job, and send the query at once if given."""
-        self.put("perstack start, line by line; /help lists what can be done")
+        self.write_line("perstack start, line by line; /help lists the commands")
         if job_id is not None:
             self._open(job_id)
             return
@@ -117,48 +123,48 @@ class PlainProgram:
         self._front = len(self._rooms) - 1
         return room
 
-    def _on_change(self, session: Session) -> None:
-        room = next((other for other in self._rooms if other.session is session), None)
+    def _on_change(self, job_session: Session) -> None:
+        room = next((other for other in self._rooms if other.session is job_session), None)
         if room is None:
             return
-        was_busy, room.was_busy = room.was_busy, session.is_busy
+        was_busy, room.was_busy = room.was_busy, job_session.is_busy
         is_shown = room is self.room
-        if session.is_reading or not is_shown:
+        if job_session.is_reading or not is_shown:
             room.lines.hold()
         else:
             room.lines.show()
-        asking = session.asking if is_shown and session.is_driven else None
+        asking = job_session.asking if is_shown and job_session.is_driven else None
         if asking is not None and room.asked != asking.id:
             self._print_prompt()
-        if not was_busy or session.is_busy:
+        if not was_busy or job_session.is_busy:
             return
         number = self._rooms.index(room) + 1
-        status = f"Job {number}, {room.name}: {STATES[session.state]}"
+        status = f"Job {number}, {room.name}: {STATES[job_session.state]}"
         if self._is_leaving:
-            self.put(status)
+            self.write_line(status)
         elif is_shown:
             self._print_prompt()
         else:
-            self.put(f"{status}; /job {number} shows it")
+            self.write_line(f"{status}; /job {number} shows it")
 
     def _print_prompt(self) -> None:
         session, room = self.room.session, self.room
         asking = session.open_question
         if asking is None:
             if session.resume_from is not None:
-                self.put(f"> {hint_of(session, stops=_STOPS)}")
+                self.write_line(f"> {hint_of(session, stops=_STOPS)}")
             elif session.expert_key is None and session.job_id is None:
                 self._choose("")
             elif session.unsettled and self._settles is None:
-                self.put(f"{count(len(session.unsettled), 'call')} had begun and has no result; Enter asks about them")
+                self.write_line(f"{count(len(session.unsettled), 'call')} without a result; Enter asks how they ended")
             else:
-                self.put(f"> {hint_of(session, stops=_STOPS)}")
+                self.write_line(f"> {hint_of(session, stops=_STOPS)}")
             return
         if room.asked != asking.id:
             self._discard()
             room.asked = asking.id
-            self.put(self._question_text(asking))
-        self.put(f"> {asking_hint(asking, covers=False, is_whole=room.is_whole)}")
+            self.write_line(self._question_text(asking))
+        self.write_line(f"> {asking_hint(asking, covers=False, is_whole=room.is_whole)}")
 
     def _question_text(self, question: OpenQuestion) -> str:
         room = self.room
@@ -196,8 +202,8 @@ class PlainProgram:
     def on_cut_line(self) -> None:
         """Handle a line that the terminal cut off: its text is not what was typed."""
         self._draft = []
-        self.put(
-            "that line was too long for the terminal, which cut it: it was not sent; end lines with \\ to continue"
+        self.write_line(
+            "that line was too long: the terminal cut it off, so it was not sent; end lines with \\ to continue"
         )
 
     def interrupt(self) -> bool:
@@ -210,16 +216,16 @@ class PlainProgram:
             return True
         session = self.room.session
         if session.resume_from is not None and not session.is_busy:
-            self.put("left the branch")
+            self.write_line("left the branch")
             session.interrupt()
             self._print_prompt()
             return True
         if not session.is_busy:
-            self.put("nothing is at work; /quit leaves")
+            self.write_line("no Job is running; /quit leaves")
             return True
         if session.is_stopping:
             return False
-        self.put("interrupting" if session.is_driven else "no longer watched")
+        self.write_line("interrupting" if session.is_driven else "no longer watched")
         session.interrupt()
         return True
 
@@ -242,10 +248,10 @@ class PlainProgram:
                 session.tell(text)
                 return
             if text.strip():
-                self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
+                self.write_line(f"not sent: {hint_of(session, stops=_STOPS)}")
             self._do_status()
-        elif (session.is_elsewhere or session.is_unread) and text.strip() and session.resume_from is None:
-            self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
+        elif (session.is_unfollowed or session.is_unread) and text.strip() and session.resume_from is None:
+            self.write_line(f"not sent: {hint_of(session, stops=_STOPS)}")
         elif (asking := session.open_question) is not None:
             self._answer(asking, text)
         elif not text.strip() and session.resume_from is not None:
@@ -269,12 +275,12 @@ class PlainProgram:
             self._take(matches[0].key)
             return
         if not matches:
-            self.put("no Expert has these words" if typed else "perstack.toml has no Expert")
+            self.write_line("no Expert matches these words" if typed else "perstack.toml has no Expert")
             return
         self._experts = matches
-        self.put("Choose an Expert by its number or name:")
+        self.write_line("Choose an Expert by its number or name:")
         for number, expert in enumerate(matches, 1):
-            self.put(f"{number}. {one_line(f'{expert.key}: {expert.description}').rstrip(': ')}")
+            self.write_line(f"{number}. {one_line(f'{expert.key}: {expert.description}').rstrip(': ')}")
 
     def _take(self, key: str, *, says: bool = True) -> None:
         self.room.session.expert_key = key
@@ -292,7 +298,7 @@ class PlainProgram:
             if self.room.is_whole or (word is not None and not word.is_yes):
                 self.room.session.send(answer)
             else:
-                self.put(f"> {asking_hint(question, is_whole=False)}")
+                self.write_line(f"> {asking_hint(question, is_whole=False)}")
         else:
             self.room.session.send(select_option(accepted_answers(question), text))
 
@@ -313,12 +319,12 @@ class PlainProgram:
         self._settles = number
         unsettled_call = self.room.session.unsettled[number]
         keys = ", ".join(f"{key} {text}" for key, (_, text) in SETTLEMENTS.items())
-        self.put(
+        self.write_line(
             f"{one_line(f'{unsettled_call.tool_name} of {unsettled_call.expert_key}')}: its process ended"
             " while it was at work"
         )
-        self.put("\n".join(f"  {line}" for line in unsettled_call.args.split("\n")))
-        self.put(f"> {keys}; Enter: the model sees that it was interrupted")
+        self.write_line("\n".join(f"  {line}" for line in unsettled_call.args.split("\n")))
+        self.write_line(f"> {keys}; Enter: the model is told that it was interrupted")
 
     async def _leave_or_stay(self, text: str) -> None:
         self._asks_to_leave = False
@@ -326,7 +332,7 @@ class PlainProgram:
         if text.strip().lower() in ("i", "interrupt") or (answer is not None and answer.is_yes):
             await self.leave()
         else:
-            self.put("stays")
+            self.write_line("stays")
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -334,18 +340,20 @@ class PlainProgram:
         name, _, argument = text.partition(" ")
         command = NAMES.get(name)
         if command is None:
-            self.put(f"there is no /{one_line(name)}; /help lists what there is, and a text may begin with //")
+            self.write_line(
+                f"there is no /{one_line(name)}; /help lists the commands; begin a text with // to send a slash"
+            )
             return
         try:
             await self._perform(name, argument.strip())
         except PerstackError as error:
-            self.put(f"error: {error.text_for(plain_phrase)}")
+            self.write_line(f"error: {error.text_for(plain_phrase)}")
 
     async def _perform(self, name: str, argument: str) -> None:  # noqa: C901 - one case for each command
         session = self.room.session
         match name:
             case "help":
-                self.put("\n".join(_help_lines()))
+                self.write_line("\n".join(_help_lines()))
             case "new":
                 self._do_new()
             case "jobs":
@@ -353,13 +361,13 @@ class PlainProgram:
             case "job":
                 self._do_job(argument)
             case "history":
-                self.put("\n".join(await self._lists.history(argument)))
+                self.write_line("\n".join(await self._lists.history(argument)))
             case "inbox":
-                self.put("\n".join(await self._lists.inbox()))
+                self.write_line("\n".join(await self._lists.inbox()))
             case "open":
                 await self._do_open(argument)
             case "checkpoints":
-                self.put("\n".join(await self._lists.checkpoints(session.job_id)))
+                self.write_line("\n".join(await self._lists.checkpoints(session.job_id)))
             case "branch" | "again":
                 self._do_branch(argument, answers_again=name == "again")
             case "model":
@@ -369,7 +377,7 @@ class PlainProgram:
             case "status":
                 self._do_status()
             case "more":
-                self.put(self.room.printer.cut or "nothing was cut")
+                self.write_line(self.room.printer.cut or "nothing was cut")
             case "agree":
                 await self._do_agree()
             case _:
@@ -383,11 +391,11 @@ class PlainProgram:
     def _do_jobs(self) -> None:
         for number, room in enumerate(self._rooms, 1):
             marker = ", shown" if room is self.room else ""
-            self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{marker}")
+            self.write_line(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{marker}")
 
     def _do_job(self, number: str) -> None:
         if not (number.isascii() and number.isdecimal() and len(number) < 6 and 0 < int(number) <= len(self._rooms)):
-            self.put("which? a number of /jobs")
+            self.write_line("which? give a number from /jobs")
             return
         self._show(int(number) - 1)
 
@@ -396,16 +404,16 @@ class PlainProgram:
         self._front, self._settles = index, None
         session = self.room.session
         self.room.asked = None
-        self.put(f"Job {index + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
+        self.write_line(f"Job {index + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
         if not session.is_reading:
             self.room.lines.show()
         if not session.is_busy:
             self._print_prompt()
 
     async def _do_open(self, argument: str) -> None:
-        job_id = self._lists.job(argument) or await self.host.jobs.find(argument or None)
+        job_id = self._lists.job(argument) or await self.host.jobs.complete_id(argument or None)
         if job_id is None:
-            self.put("which? a number of /history or /inbox, or a Job's id")
+            self.write_line("which? give a number from /history or /inbox, or a Job's id")
             return
         await self.host.job(job_id)
         self._open(job_id)
@@ -416,37 +424,37 @@ class PlainProgram:
                 self._show(index)
                 return
         room = self.room if self._rooms and self.room.name == "new" else self._add()
-        self.put(f"Job {one_line(job_id)}")
+        self.write_line(f"Job {one_line(job_id)}")
         room.session.watch(job_id)
 
     def _do_branch(self, argument: str, *, answers_again: bool) -> None:
         session, checkpoint_ref = self.room.session, self._lists.place(argument, self.room.session.job_id)
         if checkpoint_ref is None or session.is_busy:
-            self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
+            self.write_line("the Job is at work" if session.is_busy else "where? give a number from /checkpoints")
             return
         again = open_question_at(checkpoint_ref) if answers_again and checkpoint_ref.asks else None
         if answers_again and (again is None or is_delegate(checkpoint_ref.entry.log)):
-            self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
+            self.write_line("there was no question to you there: choose a checkpoint where the Coordinator asks")
             return
         self.room.asked = None
         session.branch(checkpoint_ref.id, again)
         if again is not None:
-            self.put(f"> {hint_of(session, stops=_STOPS)}")
+            self.write_line(f"> {hint_of(session, stops=_STOPS)}")
         self._print_prompt()
 
     async def _do_model(self, name: str) -> None:
         session = self.room.session
         if session.expert_key is None:
-            self.put(NO_EXPERT)
+            self.write_line(NO_EXPERT)
         elif not name:
-            self.put("\n".join(await self._lists.models(session)))
+            self.write_line("\n".join(await self._lists.models(session)))
         else:
             session.use_model(name)
-            self.put((await session.check_model(name))[0])
+            self.write_line((await session.check_model(name))[0])
 
     def _do_resume(self, argument: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
-        if session.is_elsewhere or session.is_unread:
+        if session.is_unfollowed or session.is_unread:
             session.follow()
             return
         if resumption is None or resumption.needs is not None:
@@ -461,17 +469,17 @@ class PlainProgram:
 
     def _do_status(self) -> None:
         session = self.room.session
-        self.put("\n".join(status_lines(session, self.host.clock.now())))
+        self.write_line("\n".join(status_lines(session, self.host.clock.now())))
 
     async def _do_agree(self) -> None:
         change = None if self.live is None else self.live.open_change
         if self.live is None or change is None:
-            self.put(nothing_held(self.live))
+            self.write_line(nothing_held(self.live))
         elif not (page := fitted_change(change, TERMINAL)).is_whole:
-            self.put(page.text)
+            self.write_line(page.text)
         elif await asyncio.to_thread(self.live.agree, change.digest):
             self.host.use(self.live.loaded.project)
-            self.put("the changed definition is in force")
+            self.write_line("the changed definition is now used")
 
     async def _do_quit(self) -> None:
         jobs = sum(session.is_driven for session in self.sessions)
@@ -479,8 +487,8 @@ class PlainProgram:
             await self.leave()
             return
         self._asks_to_leave = True
-        self.put(f"{count(jobs, 'Job')} {'is' if jobs == 1 else 'are'} at work.")
-        self.put("> w keep waiting, i interrupt, which is recorded, and leave")
+        self.write_line(f"{count(jobs, 'Job')} {'is' if jobs == 1 else 'are'} at work.")
+        self.write_line("> w keep waiting, i interrupt (recorded) and leave")
 
 
 def _help_lines() -> Sequence[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perstack.doors.shared.consent import TERMINAL, fitted_change
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.host import Host
@@ -25,7 +25,7 @@ _MAX_LINE_BYTES = 4_094  # maximum bytes of a line: Linux keeps 4,095 of a longe
 
 
 class _TooLong(str):
-    """A line that the terminal has cut off."""
+    """Error for a line that the terminal has cut off."""
 
 
 class _LineReader:
@@ -65,7 +65,7 @@ class _LineReader:
             data = os.read(self._fd, 1 << 16)
         except OSError:
             data = b""
-        if not data:  # once for each line that is awaited
+        if not data:  # once for each awaited line
             asyncio.get_running_loop().remove_reader(self._fd)
             self._lines.put_nowait(None)
             return
@@ -99,7 +99,7 @@ async def _run(
         code = INTERRUPTED
         leaving.append(asyncio.ensure_future(program.leave()))
 
-    def put(*parts: str | StyledText) -> None:
+    def write_line(*parts: str | StyledText) -> None:
         try:
             print(sanitized(parts).rstrip(" "), flush=True)  # noqa: T201 - printing is the purpose of this mode
         except OSError:  # the reader is gone
@@ -112,9 +112,9 @@ async def _run(
 
     live = ReloadedProject(loaded)
     async with host:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
-            program = PlainProgram(host, live, put, screen=_screen, discard=keyboard.discard, drives=drives)
+            program = PlainProgram(host, live, write_line, screen=_screen, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(_read_lines(program, keyboard)),
@@ -131,7 +131,7 @@ async def _run(
 
 
 def _screen() -> Screen:
-    return replace(Screen.of_stdout(), colours=False)  # a screen reader reads none
+    return replace(Screen.of_stdout(), colours=False)  # a screen reader must not read a title
 
 
 async def _read_lines(program: PlainProgram, keyboard: _LineReader) -> None:
@@ -155,11 +155,11 @@ async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> N
                 program.host.use(live.loaded.project)
             is_news, problem = live.problem != problem, live.problem
             if is_news and problem is not None and not sys.stderr.isatty():
-                program.put(problem.text_for(plain_phrase))
+                program.write_line(problem.text_for(plain_phrase))
             change = live.open_change
             if change is not None and change.digest != offered_digest:
                 offered_digest = change.digest
                 page = fitted_change(change, TERMINAL)
-                program.put(page.text)
+                program.write_line(page.text)
                 if page.is_whole:
-                    program.put("> /agree uses the changed definition; until then the one of before is used")
+                    program.write_line("> /agree uses the changed definition; until then the previous one is used")

@@ -15,8 +15,8 @@ from textual.widgets import OptionList
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.core.runs.open_questions import OpenQuestion
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_tui.actions import Action
@@ -33,7 +33,7 @@ class ScreenHost(Protocol):
 
     host: Host
     given: str  # the project's location options, appended to each copied command
-    names_workspace: bool  # True if the user named it: then a Job of another folder may be rewound in it
+    names_workspace: bool  # True if the user named the workspace: then a Job of another folder may be rewound in it
 
     def show(self, screen: OverlayScreen) -> None:
         """Show a screen above the current one."""
@@ -52,7 +52,7 @@ class ScreenHost(Protocol):
         ...
 
     def reload_job(self, job_id: str) -> None:
-        """Read a Job again wherever it is shown: something was recorded that no driver reports."""
+        """Read a Job again wherever it is shown: an event was recorded that no driving process reports."""
         ...
 
 
@@ -95,7 +95,7 @@ class OverlayScreen(Screen[None]):
         self._keys.set((Span(keys, "dim"),))
 
     def read_again(self, job_id: str) -> None:
-        """Read a Job again if this screen shows it. The base class shows none."""
+        """Read a Job again if this screen shows it; does nothing in the base class."""
 
     def action_back(self) -> None:
         """Return to the Jobs."""
@@ -264,7 +264,7 @@ class PageScreen(OverlayScreen):
 
 
 class TextsScreen(PageScreen):
-    """A page of given texts."""
+    """A page of titled texts."""
 
     def __init__(self, screen_host: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
         """Show these texts, as pairs of title and text."""

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import count, one_line
 from perstack.doors.shared import export
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.text import pad, shorten
 from perstack.errors import PerstackError
 from perstack_tui.screens.base import ListScreen, ScreenHost

@@ -1,4 +1,4 @@
-"""Screens for changes of files, and for a rewind: the user agrees to exactly what is shown, and can undo it."""
+"""Screens for changes of files and for a rewind. The user agrees to exactly the shown changes, and can undo them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
-from perstack.doors.shared.next_steps import rewind, tui_phrase
+from perstack.doors.shared.next_step_phrases import rewind, tui_phrase
 from perstack.errors import PerstackError
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
@@ -19,7 +19,7 @@ from perstack_tui.screens.base import LinesScreen, ScreenHost
 from perstack_tui.view.history import files_lines, plan_lines, words_lines
 from perstack_tui.view.styled_text import Line, Span
 
-# Changes of files: by a Job, a Run or a step, between two checkpoints, or from one until now.
+# Changes of files: by a Job, a Run or a step, between two checkpoints, or since a checkpoint.
 
 
 class FileComparison(NamedTuple):
@@ -96,7 +96,7 @@ class RewindScreen(LinesScreen):
     def __init__(
         self, screen_host: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
-        """`then` is called when the files are as at the checkpoint."""
+        """`then` is called when the files have been restored."""
         super().__init__(screen_host)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id

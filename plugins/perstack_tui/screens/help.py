@@ -30,8 +30,8 @@ def _help_lines(width: int) -> list[Line]:
     of_history = [(action.shown, action.text) for action in OF_HISTORY]
     for title, rows in (
         ("Keys", of_actions),
-        ("While you type, and look", OTHER_KEYS),
-        ("In the History, from a Job, a Run or a checkpoint", of_history),
+        ("While you type or read", OTHER_KEYS),
+        ("In the History, on a Job, a Run or a checkpoint", of_history),
     ):
         lines += [(Span(f"  {title}", "strong"),), ()]
         for key, text in rows:
@@ -100,7 +100,7 @@ class QuitScreen(ModalScreen[None]):
             (Span(f"{count(self._jobs, 'Job')} {are} at work.", "strong"),),
             (),
             (Span("w ", "person"), Span("keep waiting")),
-            (Span("i ", "person"), Span("interrupt, which is recorded, and leave")),
+            (Span("i ", "person"), Span("interrupt (recorded), and leave")),
         ]
 
     def action_stay(self) -> None:
@@ -116,9 +116,9 @@ class QuitScreen(ModalScreen[None]):
         self._is_leaving = True
         self._lines.show(
             [
-                (Span("Interrupting, which is recorded; then it leaves.", "strong"),),
+                (Span("Interrupting and recording it; the program then exits.", "strong"),),
                 (),
-                (Span("i ", "person"), Span("leave at once, as if it were killed")),
+                (Span("i ", "person"), Span("leave at once, as if killed")),
                 (Span("  what was recorded so far can be resumed", "dim"),),
             ]
         )

@@ -12,7 +12,7 @@ from textual.events import Key
 from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.errors import PerstackError
 from perstack.oversight.inbox import InboxItem
 from perstack_tui.screens.base import ListScreen, ScreenHost
@@ -21,7 +21,7 @@ from perstack_tui.view.history import job_line, matching
 from perstack_tui.view.lines import inbox_line
 from perstack_tui.view.styled_text import Line, Span
 
-_FIRST_JOBS = 200  # Jobs that are read before the first are shown
+_FIRST_JOBS = 200  # number of Jobs that are read before the first are shown
 _MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest
 
 
@@ -29,7 +29,7 @@ class HistoryScreen(ListScreen[JobSummary]):
     """The History: Enter opens a Job in a tab; Tab shows its Runs, checkpoints and events."""
 
     TITLE_TEXT = "History"
-    KEYS = "type to filter   Up, Down choose   Enter opens   Tab looks into it   Esc back"
+    KEYS = "type to filter   Up, Down choose   Enter opens   Tab shows details   Esc back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "look", show=False, priority=True),
         Binding("backspace", "less", show=False),
@@ -38,7 +38,7 @@ class HistoryScreen(ListScreen[JobSummary]):
     def __init__(self, screen_host: ScreenHost) -> None:
         super().__init__(screen_host)
         self._typed = ""
-        self._after: str | None = None  # cursor of the Jobs that are not read yet
+        self._after: str | None = None  # cursor to read further Jobs
 
     @override
     async def read(self) -> Sequence[JobSummary]:
@@ -62,8 +62,8 @@ class HistoryScreen(ListScreen[JobSummary]):
         if not self._typed:
             return "There are no Jobs yet."
         if self._after is None:
-            return "No Job has these words."
-        return f"None of the newest {len(self.rows):,} Jobs has these words."
+            return "No Job contains these words."
+        return f"None of the newest {len(self.rows):,} Jobs contains these words."
 
     @override
     def line(self, summary: JobSummary, is_chosen: bool, width: int) -> Line:
@@ -104,7 +104,7 @@ class HistoryScreen(ListScreen[JobSummary]):
 
 # The Inbox (F3): every open question of all Jobs and tasks.
 
-_REFRESH_INTERVAL_S = 1.0  # minimum seconds until it is read again, since others ask and answer meanwhile
+_REFRESH_INTERVAL_S = 1.0  # minimum seconds until it is read again, since other processes ask and answer
 _PAUSE_FACTOR = 20  # minimum pause after a reading, as a multiple of its duration
 
 
@@ -147,7 +147,7 @@ class InboxScreen(ListScreen[InboxItem]):
         if row.job_id is not None:
             self.over.open_job(row.job_id)
         elif row.next_steps:
-            self.notify("; ".join(map(tui_phrase, row.next_steps)), title="No answer helps", markup=False)
+            self.notify("; ".join(map(tui_phrase, row.next_steps)), title="It cannot be answered", markup=False)
         elif row.damaged:
             self.notify(row.text, severity="error", markup=False)
         elif row.task_id is not None:

@@ -14,11 +14,11 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary, PlacedRun
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared import log_view
-from perstack.doors.shared.checkpoints import new_in
-from perstack.doors.shared.job_status import next_step_of_job
-from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
+from perstack.doors.shared.checkpoint_view import new_messages
+from perstack.doors.shared.next_step_phrases import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.doors.shared.text import cells, shorten
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
@@ -67,7 +67,7 @@ class CommandsScreen(ListScreen[CommandLine]):
 
 
 class _CheckpointActions(OverlayScreen):
-    """Base class with these actions by key; each names what it needs if that is missing."""
+    """Base class with the actions by key. An action without its target tells the user what to choose."""
 
     ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
     marked: str | None = None  # the checkpoint that files are compared with
@@ -122,9 +122,11 @@ class _CheckpointActions(OverlayScreen):
             return
         question_point = self.step.asked
         if question_point is None:
-            self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
+            self.notify("Nothing was asked at this checkpoint: choose one marked «asks».", markup=False)
         elif (again := self._question(question_point)) is None:
-            self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
+            self.notify(
+                "A delegate asked this: only a question of the Coordinator can be answered again.", markup=False
+            )
         else:
             self.over.branch(self.job_id, question_point.id, question=again)
 
@@ -132,9 +134,11 @@ class _CheckpointActions(OverlayScreen):
         return None if log_view.is_delegate(checkpoint_ref.entry.log) else log_view.open_question_at(checkpoint_ref)
 
     def _branched(self) -> log_view.CheckpointRef | None:
-        """Return the checkpoint that a branch begins at; otherwise say why there is none."""
+        """Return the checkpoint that a branch begins at; None, after telling the user why, without one."""
         if self.step is not None and self.step.is_of_delegate:
-            self.notify("A delegate's checkpoint begins no branch: choose one of the Coordinator's.", markup=False)
+            self.notify(
+                "A branch cannot start at a delegate's checkpoint: choose one of the Coordinator's.", markup=False
+            )
             return None
         return self._needed()
 
@@ -186,7 +190,7 @@ class _CheckpointActions(OverlayScreen):
         try:
             summary = await self.over.host.job(self.job_id)
         except PerstackError:
-            summary = None  # nothing continues what cannot be read
+            summary = None  # a Job that cannot be read cannot be continued
         self.over.show(CommandsScreen(self.over, self._commands(summary)))
 
     def action_export(self) -> None:
@@ -215,13 +219,13 @@ class _CheckpointActions(OverlayScreen):
 
     def _needed(self) -> log_view.CheckpointRef | None:
         if self.place is None:
-            self.notify("Choose a checkpoint first: Tab goes to them.", severity="warning", markup=False)
+            self.notify("Choose a checkpoint first: Tab shows them.", severity="warning", markup=False)
         return self.place
 
 
 # A checkpoint: the messages as the model sees them there, or the new ones.
 
-_ALL, _NEW = _CHECKPOINT_VIEWS = ("Messages", "New since the step before")
+_ALL, _NEW = _CHECKPOINT_VIEWS = ("Messages", "New since the previous step")
 
 
 class CheckpointScreen(_CheckpointActions, PageScreen):
@@ -276,7 +280,11 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
             checkpoint = self._checkpoint
             if checkpoint is None:
                 checkpoint = self._checkpoint = await host.jobs.checkpoint(self._place.id, job_id=self._job_id)
-            page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
+            page = (
+                checkpoint_page(checkpoint)
+                if view == _ALL
+                else new_page(checkpoint, await new_messages(host, checkpoint))
+            )
         except PerstackError as error:
             page = TreeBranch([NoteItem("error", error.text_for(tui_phrase), "bad")])
         self._pages[view] = page
@@ -339,9 +347,9 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self._view = _STEPS
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
-        self._damage = LinesView(id="damage")  # the reason why not everything is listed
+        self._damage = LinesView(id="damage")  # why not everything is listed
         self._drawn: dict[str, str] = {}  # the line prefix of each Run in the tree
-        self._chosen: dict[str, int] = {}  # the index that was chosen in each view that was left
+        self._chosen: dict[str, int] = {}  # the chosen index in each view
         self._stays_at: str | None = None  # the checkpoint that stays chosen when everything is read again
         self._number = ""
 

@@ -27,7 +27,7 @@ class ModelScreen(ListScreen[ModelRow]):
 
     TITLE_TEXT = "Model"
     KEYS = "type to filter, or a name   Up, Down choose   Enter uses it   Esc back"
-    EMPTY = "No model is known."
+    EMPTY = "No models are known."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "row(-1)", show=False, priority=True),
         Binding("down", "row(1)", show=False, priority=True),
@@ -37,10 +37,10 @@ class ModelScreen(ListScreen[ModelRow]):
     ModelScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, screen_host: ScreenHost, session: Session) -> None:
+    def __init__(self, screen_host: ScreenHost, job_session: Session) -> None:
         super().__init__(screen_host)
-        self._session = session
-        self._set = ""  # what the definition and the options name
+        self._session = job_session
+        self._set = ""  # the model that the definition and the options name
         self._known: Sequence[str] = ()
         self._input = Input(id="model", max_length=_MAX_NAME_CHARS, select_on_focus=False)
         self._input.cursor_blink = False

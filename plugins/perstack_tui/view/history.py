@@ -8,7 +8,7 @@ from perstack.core.base.text import count, one_line
 from perstack.core.jobs.summary import JobSummary, PlacedRun
 from perstack.core.runs.log_rows import EventContext, run_label
 from perstack.doors.shared import file_changes, log_view
-from perstack.doors.shared.job_status import run_status_of, status_of
+from perstack.doors.shared.status_phrases import run_status_of, status_of
 from perstack.doors.shared.text import break_anywhere, cells, local_time, minute, pad, shorten
 from perstack.snapshots.rewind import Rewind
 from perstack.snapshots.tree_diff import FileDiff
@@ -18,7 +18,7 @@ from perstack_tui.view.styled_text import TAB, Line, Span, Style, wrap
 
 _STYLES: dict[file_changes.LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
 _CHANGES: dict[str, Style] = {"added": "add", "removed": "remove", "changed": "warn"}
-_MAX_PATCH_LINES = 100_000  # maximum lines shown of a patch; the command line shows all
+_MAX_PATCH_LINES = 100_000  # maximum lines shown of a patch; the command line shows all lines
 
 
 def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
@@ -65,7 +65,7 @@ def _break_lines(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
-# why a Run stands at a checkpoint, by the type of the event that made it
+# why a Run made a checkpoint, by the type of the event
 _STATUS_BY_TYPE: dict[str, tuple[str, Style]] = {
     "finishStep": ("", ""),
     "finishRun": ("completed", "good"),
@@ -146,7 +146,7 @@ def run_line(placed: PlacedRun, prefix: str, is_chosen: bool, width: int) -> Lin
 
 
 def step_line(step: log_view.StepCheckpoints, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
-    """Return the line of a step's checkpoints: the latest, its Expert, why the Run stands there, and what was asked."""
+    """Return the line of a step's checkpoints: the latest one, its Expert, its reason, and the question."""
     latest, asked = step.latest, step.asked
     word, style = _STATUS_BY_TYPE.get(latest.type if asked is None else asked.type, (latest.type, "dim"))
     mark = "● " if is_marked else ""
@@ -184,7 +184,7 @@ def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
 
 
 def event_texts(entry: log_view.LogEntry) -> list[tuple[str, str]]:
-    """Return everything that an event says, as pairs of word and text."""
+    """Return the full texts of an event, as pairs of word and text."""
     return [(row.word, row.text) for row in log_view.rows_of(entry, _context_of(entry))] or [(entry.type, "")]
 
 

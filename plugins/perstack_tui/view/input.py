@@ -24,13 +24,13 @@ class InputHistory:
         self._at = len(self._texts)
         self._draft = ""
 
-    def keep(self, text: str) -> None:
+    def add(self, text: str) -> None:
         """Add a sent text and go to the end."""
         if text.strip() and text not in self._texts[-1:]:
             self._texts = [*self._texts, text][-_MAX_TEXTS:]
         self._at = len(self._texts)
 
-    def back(self, now: str) -> str | None:
+    def previous(self, now: str) -> str | None:
         """Return the previous text; None at the beginning. `now` is the text being typed."""
         if self._at == len(self._texts):
             self._draft = now
@@ -39,7 +39,7 @@ class InputHistory:
         self._at -= 1
         return self._texts[self._at]
 
-    def forth(self) -> str | None:
+    def next(self) -> str | None:
         """Return the next text, and after the last the unfinished one; None at the end."""
         if self._at == len(self._texts):
             return None

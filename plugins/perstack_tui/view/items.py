@@ -18,16 +18,24 @@ from perstack_tui.view.styled_text import Line, Span, Style, clean, one_line_of,
 from perstack_tui.view.tree import RenderContext, TreeBranch, TreeItem
 
 MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
-_MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
+_MAX_TEXT_LINES = 5_000  # maximum lines of a model's text
 _FOLDED_THOUGHT_LINES = 2
-_FOLDED_CHANGE_LINES = 12  # lines of a folded edit
+_FOLDED_CHANGE_LINES = 12  # maximum lines of a folded edit
 _MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
-_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)  # signs that rendering may change
+_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)  # characters that rendering may change
 
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
 
-_TELLING = ("error", "output", "stdout", "content", "text", "message", "result")  # in JSON results, by importance
+_TELLING = (
+    "error",
+    "output",
+    "stdout",
+    "content",
+    "text",
+    "message",
+    "result",
+)  # keys shown of JSON results, the most important first
 
 
 class MessageItem(TreeItem):
@@ -38,7 +46,10 @@ class MessageItem(TreeItem):
     def __init__(
         self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False, is_markdown: bool = False
     ) -> None:
-        """Show the text, folded at first if it `is_thought`. The Markdown of a text without a style is rendered."""
+        """Show the text, folded at first if `is_thought`.
+
+        With `is_markdown` and without a style, render its Markdown.
+        """
         super().__init__()
         self.is_markdown = is_markdown and _MARKDOWN.search(text) is not None
         self.text = text[:_MAX_TEXT_CHARS]
@@ -49,7 +60,7 @@ class MessageItem(TreeItem):
 
     @property
     @override
-    def can_fold(self) -> bool:  # type: ignore[override]  # a constant in other classes
+    def can_fold(self) -> bool:  # type: ignore[override]  # a class constant in other items
         return self.style == "dim"
 
     @override
@@ -72,7 +83,7 @@ class MessageItem(TreeItem):
         text = self.text.strip("\n")
         if not self.is_markdown:
             return [(Span(line, self.style),) for line in wrap(text, width)]
-        from perstack.doors.shared.markdown import render  # imports what renders Markdown
+        from perstack.doors.shared.markdown import render  # imports the libraries that render Markdown
 
         return [tuple(map(_span, line)) for line in render(text, width)]
 
@@ -85,7 +96,7 @@ def _span(part: str | StyledText) -> Span:
 
 
 class Stream(TreeItem):
-    """A streaming text. Lines that further text cannot change are broken only once, however long it becomes."""
+    """A streaming text. Lines that further text cannot change are broken only once, so that long texts stay quick."""
 
     __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
 
@@ -95,7 +106,7 @@ class Stream(TreeItem):
         self.has_gap = False
         self._pieces: list[str] = []
         self._done: list[Line] = []  # the final lines
-        self._rest = ""  # the text after them
+        self._rest = ""  # the text after the final lines
         self._width: int = 0
 
     @property
@@ -106,7 +117,7 @@ class Stream(TreeItem):
     def whole_text(self) -> str:
         return self.text
 
-    def hears(self, delta: str) -> None:
+    def append(self, delta: str) -> None:
         """Append streamed text."""
         text = clean(delta)
         self._pieces.append(text)
@@ -145,7 +156,9 @@ class CallItem(TreeItem):
         self.call = call_activity
         self.asks_later = False  # True if its approval is asked after the other delegates have stopped
         self._is_placed = call_activity.result is not None  # True if the diff has the file's line numbers
-        self._shown, self.change = _change_by(call_activity)  # the arguments shown by a diff, and the diff's lines
+        self._shown, self.change = _change_by(
+            call_activity
+        )  # names of the arguments that the diff shows, and the diff's lines
 
     @property
     def _waits(self) -> str:
@@ -223,7 +236,7 @@ class CallItem(TreeItem):
 
 
 class NoteItem(TreeItem):
-    """A note of the host: a retry, a limit, an answer. A text with a mark."""
+    """A note of the host with a mark, such as a retry, a limit or an answer."""
 
     __slots__ = ("style", "text", "word")
 
@@ -271,7 +284,7 @@ _STYLE_BY_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stop
 
 
 class RunBranch(TreeBranch):
-    """A Run's branch; for a delegate, with a head line about it."""
+    """A Run's branch; a delegate's branch has a head line."""
 
     __slots__ = ("run",)
 
@@ -326,7 +339,7 @@ def _change_by(call_activity: CallActivity) -> tuple[tuple[str, ...], tuple[str,
 
 
 def summary_line(result: str) -> str:
-    """Return the most telling line of a result; of JSON, its text or its values."""
+    """Return the most informative line of a result; for JSON, its text or its values."""
     text = result.strip()
     if text.startswith("{") and len(text) <= _MAX_TEXT_CHARS:
         try:

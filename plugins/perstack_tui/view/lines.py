@@ -13,7 +13,7 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.messages.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.live_project import PendingChange
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.text import age_text, brief, cells, pad, shorten
 from perstack.next_steps import Note
 from perstack.oversight.inbox import InboxItem
@@ -55,45 +55,47 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
     return lines
 
 
-# The hint what may be typed now.
+# The hint about what can be typed now.
 
 
-def hint_of(session: Session, *, stops: str = "Esc") -> str:
+def hint_of(job_session: Session, *, stops: str = "Esc") -> str:
     """Return the hint for the Job's state; `stops` is the key that interrupts."""
-    asking, checkpoint_id = session.open_question, session.resume_from
-    if session.is_unread:
-        return "it could not be read; Enter tries again"
+    asking, checkpoint_id = job_session.open_question, job_session.resume_from
+    if job_session.is_unread:
+        return "the Job could not be read; Enter tries again"
     if checkpoint_id is not None:
-        what_follows = "a new query" if session.again is None else "another answer"
-        return one_line(f"{what_follows}, in a branch, from {checkpoint_id}; {stops} leaves it")
+        what_follows = "a new query" if job_session.again is None else "another answer"
+        return one_line(f"{what_follows}, in a branch from {checkpoint_id}; {stops} leaves the branch")
     if asking is not None and asking.call_digest:
         return "y, a or n decides"
-    step = session.resumption
+    step = job_session.resumption
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
-    key = session.expert_key
-    drives = session.drives and session.state == "queued"
-    action = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+    key = job_session.expert_key
+    drives = job_session.drives and job_session.state == "queued"
+    action = (
+        f"{stops} stops watching" if job_session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+    )
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
-        "running": "tell it something" if session.may_be_told else "",
-        "reading": f"{stops} stops looking",
+        "running": "tell it something" if job_session.may_be_told else "",
+        "reading": f"{stops} stops watching",
         "watching": f"another process drives it; {action}",
         "queued": f"waits for a worker; {action}",
         "asking": "your answer",
         "stopped": "Enter resumes; or type a new query",
         "completed": "a follow-up: the next Run of this Job",
-    }[session.state]
+    }[job_session.state]
 
 
 # Lines of the Inbox.
 
 _NAME_CELLS = 18
-_MIN_ID_CELLS = 100  # cells from which the Job's id is shown too, since many Jobs may ask alike
+_MIN_ID_CELLS = 100  # minimum width in cells for the Job's id, which tells apart Jobs that ask the same
 
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
-    """Return who asks, what, and since when."""
+    """Return a line with who asks, the question, and its age."""
     age, name_cells = age_text(item.since, now), min(_NAME_CELLS, width // 4)
     owner_id = shorten(item.job_id or item.task_id or "", _NAME_CELLS) if width >= _MIN_ID_CELLS else ""
     end = f"{pad(owner_id, _NAME_CELLS)}  {age}" if owner_id else age
@@ -128,7 +130,7 @@ def problem_lines(problem: Note | None, change: PendingChange | None, folder: Pa
         if lines is None:
             lines = _shortened(change.note.text_for(tui_phrase), folder, width)
         else:
-            lines += wrap("F9 uses it; until then the definition of before is used.", width)
+            lines += wrap("F9 uses it; until then the previous definition is used.", width)
     elif problem is not None:
         lines = _shortened(problem.text_for(tui_phrase), folder, width)
     else:
@@ -137,7 +139,7 @@ def problem_lines(problem: Note | None, change: PendingChange | None, folder: Pa
 
 
 def change_lines(change: PendingChange, folder: Path, width: int) -> list[str] | None:
-    """Return all that a held change would do; None if it does not fit, so that nobody can agree to it here."""
+    """Return lines with everything that the held change would do; None if it does not fit, so that nobody can agree."""
     texts = change.question.removeprefix("perstack: ").splitlines()[:-1]
     lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
     return lines if len(lines) < _MAX_PROBLEM_LINES else None
@@ -146,7 +148,7 @@ def change_lines(change: PendingChange, folder: Path, width: int) -> list[str] |
 def _shortened(text: str, folder: Path, width: int) -> list[str]:
     lines = [line for part in text.splitlines() for line in wrap(part.replace(f"{folder}/", ""), width)]
     if len(lines) > _MAX_PROBLEM_LINES:
-        return [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` says all of it"]
+        return [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` shows all problems"]
     return lines
 
 
@@ -229,7 +231,7 @@ def standing_line(
 ) -> Line:
     """Return the state, one of `STATES`, and the model, then todos, steps, tokens, cost, context and time if they fit.
 
-    `model` is what the next Run uses, if it is known.
+    `model` is the model of the next Run, if known.
     """
     lane = next(iter(state.lanes.values()), None) or state.latest
     parts: list[str] = [_models("" if lane is None else lane.model, model)]
@@ -260,6 +262,6 @@ def standing_line(
 
 
 def _models(used: str, following: str) -> str:
-    """Return the model that is used, without its provider, and the next one if that is another."""
+    """Return the current model, without its provider, and the next one if it differs."""
     names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((used, following)) if name]
     return " → ".join(shorten(name, _MAX_MODEL_CELLS) for name in names)

@@ -1,4 +1,4 @@
-"""The choice of a model: the rows that are offered, and the warning about a name that no list has."""
+"""The choice of a model: the offered rows, and the warning about a name that is in no list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perstack.core.base.text import nearest, one_line
 from perstack.core.definitions.models import NAMED, parts_of
 
-_SIMILARITY = 0.85  # ratio of similarity from which a name is taken for a misspelling, as in a definition
+_SIMILARITY = 0.85  # minimum similarity for a name to count as a misspelling, as in a definition
 
 
 class ModelRow(NamedTuple):
@@ -16,15 +16,15 @@ class ModelRow(NamedTuple):
 
     name: str
     note: str = ""
-    is_set: bool = False  # True for the model that the definition and the options name
+    is_set: bool = False  # True for the model that is configured by the definition and the options
     is_in_force: bool = False
-    is_unknown: bool = False  # True for a typed name that no list has
+    is_unknown: bool = False  # True for a typed name that is in no list
 
 
 def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str) -> list[ModelRow]:
-    """Return the models that may be chosen: the configured one, and the known ones, filtered by what is typed.
+    """Return the models that may be chosen: the configured one, and the known ones, filtered by the typed text.
 
-    A typed name that no list has comes first, unless it is the beginning of others.
+    A typed name that is in no list comes first, unless others begin with it.
     """
     set_name, typed = parts_of(named)[1], typed.strip()
     default = ModelRow(set_name, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
@@ -44,9 +44,9 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
 
 
 def doubt_about(name: str, known: Sequence[str]) -> str:
-    """Return the warning about a name that is not known, which a newer model may have; empty without a reason.
+    """Return the warning about an unknown name, which may be a newer model's; empty if there is no reason for one.
 
-    The first of `known` is the model that is set. Where it is the only one, the provider lists none.
+    The first of `known` is the configured model. If it is the only one, the provider lists no models.
     """
     similar = _nearest_model(name, known)
     if name in known or (similar is None and len(known) < 2):

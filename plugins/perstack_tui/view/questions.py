@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import assert_never
 
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answers import ALWAYS, accepted_answers, describe_accepted, wider_answers
+from perstack.core.jobs.answer_reading import ALWAYS, accepted_answers, describe_accepted, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
-from perstack.doors.shared.questions import question_text
+from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack_tui.view.items import difference
 from perstack_tui.view.styled_text import Line, Span, clean, wrap
@@ -24,11 +24,11 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 }
 
 
-CHOSEN = "❯ "  # the mark before the call that a key settles
+CHOSEN = "❯ "  # mark before the call that the next key settles
 
 
 def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
-    """Return the whole question; of a call that waits for approval its page."""
+    """Return the whole question as lines; for a call that waits for approval, its page."""
     if not question.call_digest:
         first, *more_lines = wrap(question_text(question), width)
         return [(Span(first, "ask"),), *((Span(line),) for line in more_lines)]
@@ -47,7 +47,7 @@ def _lines_of_row(row: Row, width: int) -> list[Line]:
         case "diff":
             return [(Span("  "), *_difference_line(line)) for line in _in_pieces(row.text, width - 2)]
         case "covers":
-            return []  # the hint below has them, next to their keys
+            return []  # the hint below shows these, next to their keys
         case "spent":
             return [(Span(line, "dim"),) for line in wrap(row.text, width)]
         case "run":
@@ -61,9 +61,9 @@ def _lines_of_row(row: Row, width: int) -> list[Line]:
 
 
 def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool = True) -> str:
-    """Return the hint how to answer. `covers`: it also says which calls each further answer covers.
+    """Return the hint how to answer. With `covers` it also says which calls each further answer covers.
 
-    `is_whole`: the whole of a call has been visible; before, only a no is an answer.
+    `is_whole` is True once all of a call has been visible; before that only a no is accepted.
     """
     allowed = accepted_answers(question)
     if question.call_digest and not is_whole:
@@ -98,8 +98,7 @@ def unsettled_lines(
 ) -> list[Line]:
     """Return the calls without a result and the settlement chosen for each."""
     lines: list[Line] = [
-        (Span(line, "warn"),)
-        for line in wrap("Its process ended while these calls were at work. What became of them?", width)
+        (Span(line, "warn"),) for line in wrap("The Job's process ended during these calls. How did they end?", width)
     ]
     meanings = dict(SETTLEMENTS.values())
     for number, unsettled_call in enumerate(calls):
@@ -116,13 +115,15 @@ def unsettled_lines(
         lines.append(
             (
                 Span("    "),
-                Span(meanings[kind] if kind else "the model sees that it was interrupted", "good" if kind else "dim"),
+                Span(
+                    meanings[kind] if kind else "the model is told that it was interrupted", "good" if kind else "dim"
+                ),
             )
         )
     return lines
 
 
-REFUSING_HINT = "why not? Enter sends a reason to the model, or just the no; Esc goes back"
+REFUSING_HINT = "why not? Enter sends the no, with a reason if you type one; Esc goes back"
 UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
 
 

@@ -1,4 +1,4 @@
-"""Search in a transcript: which lines of which items have a text, also in items that are folded."""
+"""Search in a transcript: find the items and lines that contain a text, also in folded items."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ITEMS_PER_TURN = 200
 
 
 class SearchMatch(NamedTuple):
-    """A place of the text."""
+    """An occurrence of the searched text."""
 
     item: TreeItem
-    line: int  # of the item's lines
-    is_hidden: bool = False  # True if the item is folded, and has the text in what it does not show
+    line: int  # index among the item's lines
+    is_hidden: bool = False  # True if the item is folded and its hidden part has the text
 
 
 class Matches(NamedTuple):
-    """The places of a text, in order."""
+    """The occurrences of a text, in order."""
 
     places: Sequence[SearchMatch] = ()
-    is_cut: bool = False  # True if earlier items were not searched, or earlier places left out
+    is_cut: bool = False  # True if earlier items were not searched, or earlier occurrences left out
 
 
 def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Matches | None]:
@@ -49,13 +49,13 @@ def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Ma
 
 
 def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMatch]:
-    """Return the places of the text in one item, in order."""
+    """Return the occurrences of the text in one item, in order."""
     return _in_item(item, typed.casefold().split(), context)
 
 
 def _newest_first(branch: TreeBranch, context: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
     inner_context = branch.inner_context(context)
-    for item in [*branch.items][::-1]:  # items may come and go while the caller pauses
+    for item in [*branch.items][::-1]:  # items may be added or removed while the caller pauses
         if isinstance(item, TreeBranch):
             yield from _newest_first(item, inner_context)
         yield item, inner_context

@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
     text: str
     style: Style = ""
-    action: str = ""  # performed by a click, such as `app.tab(2)`
+    action: str = ""  # action of a click, such as `app.tab(2)`
 
 
 Line: TypeAlias = tuple[Span, ...]

@@ -1,4 +1,7 @@
-"""The history of a Job, folded from its events into branches of items, one a Run. Pure: times come from the events."""
+"""The history of a Job, folded from its events into a branch of items for each Run.
+
+Pure: times come from the events.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from perstack_tui.view.tree import TreeItem
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
-_DRAWN: frozenset[RowItem | None] = frozenset(  # rows that are left out, because their item is drawn
+_DRAWN: frozenset[RowItem | None] = frozenset(  # rows that are not shown, because their item is drawn
     ("query", "model", "thought", "text", "call", "delegate", "approval", "place", "end")
 )
 
-_MAX_RENDERED = 1_000  # texts of models whose Markdown is rendered: about a millisecond each
+_MAX_RENDERED = 1_000  # maximum texts of models whose Markdown is rendered, which takes about a millisecond each
 
 
 class Transcript:
-    """The items that the events so far add up to."""
+    """The items of a Job, built from its events so far."""
 
     def __init__(self) -> None:
         self.live = JobActivity()
@@ -32,7 +35,7 @@ class Transcript:
         self._branches: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
         self._ended_at = ""  # the event that completed the Coordinator's latest Run
-        self._rendered = 0  # texts of models so far
+        self._rendered = 0  # number of models' texts so far
 
     # --- display --------------------------------------------------------------------------------------------------
 
@@ -56,8 +59,8 @@ class Transcript:
         """Add a message of this program at the end."""
         self.root.add(NoteItem(word, text, style))
 
-    def rest(self) -> bool:
-        """Mark everything as stopped, since no process drives the Job. Return whether anything was running."""
+    def stop_all(self) -> bool:
+        """Mark all items as stopped, since no process drives the Job. Return whether any was running."""
         was_at_work = bool(self.live.lanes)
         self.live.stop()
         for branch in {self.root, *self._branches.values()}:
@@ -68,7 +71,7 @@ class Transcript:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def take(self, event: events.Event) -> list[LogLine]:  # noqa: C901 - one case for each kind of event with an item
+    def apply(self, event: events.Event) -> list[LogLine]:  # noqa: C901 - one case for each kind of event with an item
         """Apply an event and return its log rows."""
         lines = self.live.apply(event)
         rows = [line for line in lines if line.row.item not in _DRAWN]
@@ -98,7 +101,7 @@ class Transcript:
         for line in rows:
             self._add(event.run_id, NoteItem(line.row.word, line.row.text, _STYLES.get(line.row.colour, "dim")))
         is_streamed = isinstance(event, display_events.StreamText | display_events.StreamReasoning)
-        self._update_calls("" if is_streamed else event.run_id)  # a text changes no call
+        self._update_calls("" if is_streamed else event.run_id)  # streamed text changes no call
         if event.run_id:
             self._show_activity(event.run_id)
         return lines
@@ -107,7 +110,7 @@ class Transcript:
         return self._branches.get(run_id, self.root)
 
     def _update_calls(self, run_id: str | None = None) -> None:
-        """Show the state of a Run's open calls, of all without `run_id`, and when the others' approvals are asked."""
+        """Show the state of a Run's open calls, of all without `run_id`, and whether approvals are asked later."""
         for (owner_run_id, _), item in self._calls.items():
             asks_later = item.call.rule is not None and self.live.is_asked_later(owner_run_id)
             if run_id in (owner_run_id, None) or asks_later is not item.asks_later:
@@ -133,7 +136,7 @@ class Transcript:
             branch.drop_last()
         if (
             activity and run_activity is not None and not isinstance(last, RunBranch)
-        ):  # a delegate's shows what is waited for
+        ):  # the delegate's own branch shows what is waited for
             branch.add(ActivityItem(activity, run_activity.since))
 
     def _stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
@@ -143,10 +146,10 @@ class Transcript:
         if not isinstance(last, Stream) or last.is_thought is not is_thought:
             last = Stream(is_thought=is_thought)
             self._add(event.run_id, last)
-        last.hears(event.delta)
+        last.append(event.delta)
 
     def _end_stream(self, event: RunEvent) -> None:
-        """Remove the streamed text of a reply that is complete now or never will be."""
+        """Remove the streamed text of a reply that is now complete, or never will be."""
         branch, activity = self._branch(event.run_id), self.live.run(event.run_id)
         if activity is None or activity.text:
             return
@@ -154,7 +157,7 @@ class Transcript:
         last = branch.items[-1] if branch.items else None
         if isinstance(event, events.StopRunByInterrupt) and isinstance(last, Stream) and not last.is_thought:
             branch.drop_last()
-            if last.text.strip():  # no log has what the user interrupted
+            if last.text.strip():  # the log does not have the interrupted text, so keep what arrived
                 self._add(event.run_id, MessageItem(f"{last.text.rstrip()} …", style="dim"))
         _drop(branch, Stream)
 
@@ -177,15 +180,15 @@ class Transcript:
             if isinstance(part, ThinkingPart) and part.thinking.strip():
                 self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
             elif isinstance(part, TextPart) and part.text.strip():
-                self._say(event.run_id, part.text)
+                self._add_text(event.run_id, part.text)
             elif isinstance(part, ProviderToolPart):
                 call_activity = CallActivity(
                     part.tool_name, part.call, "tool", result=part.result, is_error=part.is_error
                 )
                 self._add(event.run_id, CallItem(call_activity))
 
-    def _say(self, run_id: str, text: str) -> None:
-        """Add a text of the model, with its Markdown rendered unless so many came before that it would take long."""
+    def _add_text(self, run_id: str, text: str) -> None:
+        """Add a text of the model, with its Markdown rendered unless there are already too many texts."""
         self._rendered += 1
         self._add(run_id, MessageItem(text, is_markdown=self._rendered <= _MAX_RENDERED))
 
@@ -212,7 +215,7 @@ class Transcript:
     def _finish(self, event: events.FinishRun) -> None:
         activity = self.live.run(event.run_id)
         if event.text.strip() and (activity is None or event.text != activity.said):
-            self._say(event.run_id, event.text)
+            self._add_text(event.run_id, event.text)
         if event.run_id not in self._branches:
             self._ended_at = event.id
 

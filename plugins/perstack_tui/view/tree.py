@@ -1,4 +1,7 @@
-"""The tree of displayed items. A branch knows where each begins, so a screen is found without rendering a whole Job."""
+"""The tree of displayed items.
+
+A branch keeps the first line of each, so that a screen needs no rendering of a whole Job.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing_extensions import override
 from perstack.core.base.text import count
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.messages.messages import AnyMessage
-from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, standing_of
+from perstack.doors.shared.checkpoint_view import MessagesDiff, facts_of, parts_of, status_of_checkpoint
 from perstack.doors.shared.text import pad, shorten
 from perstack_tui.view.styled_text import Line, Span, Style, wrap
 
@@ -42,7 +45,7 @@ class TreeItem:
     def __init__(self) -> None:
         """Start folded, and without a parent."""
         self.parent: TreeBranch | None = None
-        self.at = 0  # its index in the parent
+        self.at = 0  # index of the item in its parent
         self.is_open = False
         self._made: list[Line] = []
         self._made_for: int | None = None
@@ -51,7 +54,7 @@ class TreeItem:
         raise NotImplementedError
 
     def lines(self, context: RenderContext) -> list[Line]:
-        """Return the lines, each at most `looks.width` wide; cached until `changed` or another width."""
+        """Return the lines, at most `context.width` cells wide; cached until `mark_changed` or another width."""
         if self._made_for != context.width:
             self._made, self._made_for = self.render(context), context.width
         return self._made
@@ -60,7 +63,7 @@ class TreeItem:
         return len(self.lines(context))
 
     def whole_text(self) -> str:
-        """Return everything that the item could show, for a search. The base class has nothing to search."""
+        """Return the full text of the item, for a search; empty in the base class."""
         return ""
 
     def mark_changed(self) -> None:
@@ -178,15 +181,15 @@ class TreeBranch(TreeItem):
 
 # Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
 
-_FOLDED_LINES = 6  # lines of a folded text
+_FOLDED_LINES = 6  # maximum lines of a folded text
 _MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
 _MAX_TEXT_CHARS = 200_000  # maximum characters of a text that are processed
-_FOLDED_CHARS = 2_000  # characters of a folded text that are processed
+_FOLDED_CHARS = 2_000  # maximum characters of a folded text that are processed
 _NAME_CELLS = 10
 
 
 class Titled(TreeItem):
-    """A titled text, of which the beginning is shown until it is unfolded."""
+    """A titled text that shows its beginning until it is unfolded."""
 
     __slots__ = ("sign", "text", "title")
 
@@ -212,7 +215,7 @@ class Titled(TreeItem):
         ]
 
     def height(self, context: RenderContext) -> int:
-        """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
+        """Return the number of lines without rendering: of thousands of messages, few are ever seen."""
         texts, note = self._lines_below(context)
         return len(texts) + bool(note) + 2
 
@@ -262,7 +265,7 @@ def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:
 
 
 def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[TreeItem]:
-    facts = (("status", standing_of(checkpoint)), *first, *facts_of(checkpoint), ("", ""))
+    facts = (("status", status_of_checkpoint(checkpoint)), *first, *facts_of(checkpoint), ("", ""))
     return [LabelledText(name, text) for name, text in facts]
 
 

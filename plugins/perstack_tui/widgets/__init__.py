@@ -1,1 +1,1 @@
-"""Widgets: thin layers that draw what `view` makes."""
+"""Widgets: thin layers that draw the lines and items of `view`."""

@@ -13,7 +13,9 @@ from perstack.core.base.text import plain_text
 from perstack.dataclass import dataclass
 from perstack_tui.view.input import FileCompletion, InputHistory, named_at
 
-_MAX_PASTE_CHARS = 100_000  # showing these takes most of a second, which blocks everything else
+_MAX_PASTE_CHARS = (
+    100_000  # maximum characters of a paste: showing these takes most of a second, during which all else is blocked
+)
 
 
 class Composer(TextArea):
@@ -70,12 +72,12 @@ class Composer(TextArea):
         if len(event.text) > _MAX_PASTE_CHARS:
             event.prevent_default()
             self.notify(
-                f"{len(event.text):,} characters are too many to paste: name a file with @",
+                f"{len(event.text):,} characters are too many to paste: put them in a file and name it with @",
                 severity="warning",
                 markup=False,
             )
             return
-        # a terminal sends a line end as it sends Enter
+        # a terminal sends a line end like Enter
         event.text = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
 
     def _is_handled(self, key: events.Key) -> bool:
@@ -85,33 +87,33 @@ class Composer(TextArea):
                 self._enter(self.text)
                 return True
             case "ctrl+j" | "shift+enter" | "alt+enter":
-                # not by a binding, which would run after the keys typed next
+                # not by a binding, which would run after the next typed keys
                 self.insert("\n")
                 return True
             case "up" | "down" if self.chooses:
                 self._choose(-1 if key.key == "up" else 1)
                 return True
             case "up" if row == 0:
-                return self._recall(self._typed.back(self.text))
+                return self._recall(self._typed.previous(self.text))
             case "down" if row == self.document.line_count - 1:
-                return self._recall(self._typed.forth())
+                return self._recall(self._typed.next())
             case _:
                 return False
 
     def sent(self, *, keep: bool = True) -> None:
         """Clear the input after sending, and add it to the history if `keep`."""
         if keep:
-            self._typed.keep(self.text)
+            self._typed.add(self.text)
         self.text = ""
 
-    def put(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Replace the text, with the cursor at its end."""
         self.text = text
         self.move_cursor(self.document.end)
 
     def _recall(self, text: str | None) -> bool:
         if text is not None:
-            self.put(text)
+            self.set_text(text)
         return text is not None
 
     def on_text_area_changed(self) -> None:

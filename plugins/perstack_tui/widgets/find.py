@@ -18,12 +18,12 @@ from perstack_tui.view.styled_text import Line, Span
 from perstack_tui.widgets.lines import Bar
 from perstack_tui.widgets.tree import NodesView
 
-_MAX_QUERY_CHARS = 200  # maximum characters of a searched text
-_KEYS = "Enter next   Up before   Esc closes"
+_MAX_QUERY_CHARS = 200  # maximum characters of the searched text
+_KEYS = "Enter next   Up previous   Esc closes"
 
 
 class FindBar(Horizontal):
-    """The searched text, the number of the shown place, and the keys."""
+    """The search line: the searched text, the number of the shown match, and the keys."""
 
     DEFAULT_CSS = """
     FindBar { height: 1; }
@@ -62,7 +62,7 @@ class FindBar(Horizontal):
         self._input.focus()
 
     def again(self) -> None:
-        """Take the focus again, and show the next place."""
+        """Take the focus again, and show the next match."""
         self._input.focus()
         self.action_go(1)
 
@@ -75,7 +75,7 @@ class FindBar(Horizontal):
         self.action_go(1)
 
     def action_go(self, step: int) -> None:
-        """Show the next or previous place; new items are searched too."""
+        """Show the next or previous match; new items are searched too."""
         self.run_worker(self._search(step), exclusive=True, group="find")
 
     def action_close(self) -> None:
@@ -102,7 +102,7 @@ class FindBar(Horizontal):
     def _show(self) -> None:
         match = self._at
         self._view.show_match(match)
-        if match is not None and match.is_hidden:  # it is unfolded now
+        if match is not None and match.is_hidden:  # the item is now unfolded
             its = in_item(match.item, self._input.value, self._view.looks)
             index = self._matches.places.index(match)
             self._at = its[0] if its else match

@@ -130,11 +130,13 @@ class Bar(Static):
 
 # A list of rows.
 
-Row: TypeAlias = Callable[[int, bool, int], Line]  # makes the row of an index, chosen or not, of a width in cells
+Row: TypeAlias = Callable[
+    [int, bool, int], Line
+]  # function that makes a row from its index, whether it is chosen, and its width in cells
 
 
 class Choice(OptionList):
-    """A list: Up and Down choose, Enter opens. Rows are made when they are drawn, for the width of that moment."""
+    """A list: Up and Down choose, Enter opens. Rows are made when they are drawn, for the current width."""
 
     DEFAULT_CSS = """
     Choice, Choice:focus {
@@ -154,7 +156,7 @@ class Choice(OptionList):
     """
 
     def offer(self, count: int, row: Row, *, chosen: int = 0, empty: str = "") -> None:
-        """Show these rows; `empty` is shown if there are none. Nothing is reported as chosen."""
+        """Show these rows, or `empty` if there are none, without reporting a choice."""
         top = self.scroll_y
         with self.prevent(OptionList.OptionHighlighted):
             if count:
@@ -165,7 +167,7 @@ class Choice(OptionList):
                 self.set_options([Option("", disabled=True), Option(Content(f"  {empty}"), disabled=True)])
 
     def move(self, rows: int) -> None:
-        """Choose the row that is so many rows further down. It stops at the ends."""
+        """Move the choice down by `rows`, up if negative, at most to the ends."""
         if self.highlighted is not None:
             self.highlighted += rows
 

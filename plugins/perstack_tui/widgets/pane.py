@@ -17,12 +17,12 @@ from typing_extensions import override
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
-from perstack.core.jobs.answers import accepted_answers
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import accepted_answers
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.edited_arguments import edit_call
-from perstack.doors.shared.questions import select_option
+from perstack.doors.shared.question_forms import select_option
 from perstack.errors import PerstackError
 from perstack_tui.session import Session
 from perstack_tui.view.input import InputHistory
@@ -34,10 +34,12 @@ from perstack_tui.widgets.question_panel import AskPanel, refusal
 from perstack_tui.widgets.tree import TranscriptView
 
 if TYPE_CHECKING:
-    from perstack_tui.widgets.find import FindBar  # imported for types only: most people search nothing
+    from perstack_tui.widgets.find import FindBar  # imported for types only: the search is rarely used
 
-_MODEL = "/model"  # a text that begins so is typed with two slashes
-_QUIET_S = 0.7  # seconds without a key before a question takes the focus: a key being typed is no answer to it
+_MODEL = "/model"  # a text that begins with a slash is typed with two
+_QUIET_S = (
+    0.7  # seconds without a key before a question takes the focus, so that a key of other text is no answer to it
+)
 
 
 class JobPane(Vertical):
@@ -61,26 +63,30 @@ class JobPane(Vertical):
 
         name: str
 
-    def __init__(self, session: Session, typed: InputHistory, *, id: str) -> None:
+    def __init__(self, job_session: Session, typed: InputHistory, *, id: str) -> None:
         """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
-        self.session = session
-        self._view = TranscriptView(session.transcript.root, session.host.clock.now, id="transcript")
-        self._more = Bar(id="more")  # the number of lines below the shown ones that came since
+        self.session = job_session
+        self._view = TranscriptView(job_session.transcript.root, job_session.host.clock.now, id="transcript")
+        self._more = Bar(id="more")  # number of new lines below the shown ones
         self._find: FindBar | None = None
-        self._model_of: tuple[tuple[str | None, str | None, Project], str] | None = None  # the next model, as found
+        self._model_of: tuple[tuple[str | None, str | None, Project], str] | None = (
+            None  # the model of the next Run, once it is known
+        )
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
-        self._panel = AskPanel(session.host.workspace, self._on_key_elsewhere, self.to_composer)
+        self._panel = AskPanel(job_session.host.workspace, self._on_key_elsewhere, self.to_composer)
         self._names = Bar(id="names")
-        self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
+        self.composer = Composer(
+            typed, job_session.host.workspace, enter=self._sent, choose=self._choosing, id="composer"
+        )
         self._standing = Bar(id="standing")
         self._chosen: str | None = None
         self._found_by = ""  # the filter text at the time of the choice
         self._refuses = False  # True if a reason for a no is being typed
         self._drafts: dict[str, str] = {}  # unfinished arguments of the call that was edited last, by its question
-        self._draft = ""  # the text that was begun before a question, which is no answer to it
-        self._is_mixed = False  # True while the input still has that text
+        self._draft = ""  # the draft that was begun before a question, which must not become an answer to it
+        self._is_mixed = False  # True while the input still has that draft
         self._typed_at = 0.0
 
     @override
@@ -95,7 +101,7 @@ class JobPane(Vertical):
 
     @property
     def is_typed_in(self) -> bool:
-        """True if Enter sends what is typed. A question itself says how it is answered."""
+        """True if Enter sends the typed text. A question's own hint says how it is answered."""
         return self.composer.has_focus and not self._panel.is_shown and not self.session.is_busy
 
     def on_mount(self) -> None:
@@ -126,9 +132,9 @@ class JobPane(Vertical):
         self._show_new_lines()
         if self._panel.show(session, self._question_notes()):
             self._is_mixed = bool(self.composer.text)
-            self._give_keys()
+            self._offer_keys()
         elif not self._panel.is_shown:
-            self._give_back()
+            self._restore_draft()
             if self._panel.has_focus:
                 self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
@@ -149,7 +155,7 @@ class JobPane(Vertical):
         self._show_new_lines()
 
     async def find(self) -> None:
-        """Search the transcript, or show the next place of what is searched."""
+        """Open the search, or show the next occurrence of the searched text."""
         if self._find is not None:
             self._find.again()
         elif self._view.display:
@@ -171,14 +177,14 @@ class JobPane(Vertical):
         self._standing.set(line)
 
     def _next_model(self) -> str:
-        """Return what the next Run uses; empty if that is not known."""
+        """Return the model of the next Run; empty if unknown."""
         session = self.session
         if session.is_busy and session.model is None:
             return ""
         key = (session.expert_key, session.model, session.host.project)
         if self._model_of is None or self._model_of[0] != key:
             name = ""
-            with suppress(PerstackError):  # the first text that is sent says it
+            with suppress(PerstackError):  # sending the first text reports the error
                 name = session.model_in_force()
             self._model_of = (key, name)
         return self._model_of[1]
@@ -190,10 +196,10 @@ class JobPane(Vertical):
                 self._view.update()
             self._show_standing()
 
-    def _give_keys(self) -> None:
-        """Once nothing was typed for a moment, put a draft aside for a question, or give a call's question the keys.
+    def _offer_keys(self) -> None:
+        """After a pause in typing, put a draft aside for a question, or let the approval of a call take the keys.
 
-        A call's question leaves a draft in place until the user goes there: a key typed on would decide the call.
+        An approval leaves a draft in place until the user moves the focus to it: a further key would decide the call.
         """
         if not self._panel.is_shown or self._panel.has_focus or self._refuses:
             return
@@ -201,30 +207,30 @@ class JobPane(Vertical):
             return
         wait_s = _QUIET_S - (time.monotonic() - self._typed_at)
         if wait_s > 0:
-            self.set_timer(wait_s, self._give_keys)
+            self.set_timer(wait_s, self._offer_keys)
         elif self._panel.takes_keys:
             self._panel.take_focus()
         else:
-            self._put_aside()
+            self._put_draft_aside()
 
-    def _put_aside(self) -> None:
+    def _put_draft_aside(self) -> None:
         """Keep the text that was begun before the question, so that no answer contains it."""
         if self._is_mixed and self._panel.is_shown:
             draft = self.composer.text
-            self.composer.sent(keep=bool(self._draft))  # of two drafts the later one is recalled with Up
+            self.composer.sent(keep=bool(self._draft))  # Up recalls the other of two drafts
             self._draft = self._draft or draft
             self._panel.show(self.session, self._question_notes())
         self._is_mixed = False
         self._show_enter_hint()
 
-    def _give_back(self) -> None:
+    def _restore_draft(self) -> None:
         """Put a draft back, before what was typed since the answer."""
         if self._draft:
-            self.composer.put(self._draft + self.composer.text)
+            self.composer.set_text(self._draft + self.composer.text)
         self._draft, self._is_mixed = "", False
 
     def _to_panel(self) -> None:
-        self._put_aside()
+        self._put_draft_aside()
         self._panel.take_focus()
 
     def _question_notes(self) -> list[str]:
@@ -253,7 +259,7 @@ class JobPane(Vertical):
         head: list[Line] = [(), (Span("  Choose an Expert", "strong"),), ()]
         lines = [*head, *expert_lines(experts, self._chosen, width)]
         if not experts:
-            lines.append((Span("  none is called so", "dim"),))
+            lines.append((Span("  no Expert matches", "dim"),))
         self._experts.show(lines)
         top = [expert.key for expert in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
         self._experts.scroll_to(y=max(0, top - self._experts.size.height + 2), animate=False)
@@ -302,7 +308,7 @@ class JobPane(Vertical):
         """Focus the input, and a call's question once nothing was typed for a moment: the user may still be typing."""
         self.to_composer()
         self._typed_at = time.monotonic()
-        self._give_keys()
+        self._offer_keys()
 
     def to_composer(self) -> None:
         """Focus the input."""
@@ -322,14 +328,14 @@ class JobPane(Vertical):
         session, asking = self.session, self.session.open_question
         name, _, argument = text.strip().partition(" ")
         is_waiting = session.is_busy and session.asking is None
-        is_elsewhere = session.is_elsewhere and bool(text.strip()) and session.resume_from is None
+        is_unfollowed = session.is_unfollowed and bool(text.strip()) and session.resume_from is None
         if name == _MODEL and asking is None:
             self.composer.sent()
             self.post_message(self.ModelWanted(argument.strip()))
         elif is_waiting and session.may_be_told and text.strip():
             self.composer.sent()
             session.tell(text)
-        elif is_waiting or is_elsewhere:
+        elif is_waiting or is_unfollowed:
             return
         elif session.is_unread:
             session.follow()
@@ -349,7 +355,7 @@ class JobPane(Vertical):
         elif question.call_digest:
             self._to_panel()
         elif self._is_mixed:
-            self._put_aside()
+            self._put_draft_aside()
         elif text.strip():
             self._send(select_option(accepted_answers(question), text.strip()), keep=False)
 
@@ -371,7 +377,7 @@ class JobPane(Vertical):
         """Resume the Job; if calls have no result, the user settles them first."""
         if self.session.unsettled and not self._panel.has_focus:
             self._to_panel()
-        elif self.session.is_elsewhere or self.session.is_unread:
+        elif self.session.is_unfollowed or self.session.is_unread:
             self.session.follow()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
@@ -380,13 +386,13 @@ class JobPane(Vertical):
     def on_descendant_focus(self) -> None:
         """Put a draft aside also when a click gave a call's question the keys."""
         if self._panel.takes_keys and self._panel.has_focus:
-            self._put_aside()
+            self._put_draft_aside()
 
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:
         self.session.send(message.text)
         self.to_end()
-        self._panel.hand_over()
+        self._panel.return_focus()
 
     @on(AskPanel.Editing)
     def _on_editing(self, message: AskPanel.Editing) -> None:
@@ -397,7 +403,7 @@ class JobPane(Vertical):
         return cast("App[object]", self.screen.app)  # pyright: ignore[reportUnknownMemberType] - untyped in textual
 
     async def _edit(self, question: OpenQuestion) -> None:
-        """Give the terminal to the person's editor. Jobs continue meanwhile, and are drawn afterwards."""
+        """Give the terminal to the person's editor. Jobs continue, and are drawn afterwards."""
         app, draft = self._application, self._drafts.get(question.id, "")
         try:
             with app.suspend(), app.batch_update():
@@ -409,17 +415,17 @@ class JobPane(Vertical):
         asked = self.session.open_question
         is_asked = asked is not None and asked.id == question.id
         if not edited.answer or not is_asked:
-            note = edited.problem if is_asked else "the question has been answered meanwhile"
+            note = edited.problem if is_asked else "the question has already been answered"
             app.notify(note, severity="warning", markup=False)
             return
         self.session.send(edited.answer)
         self.to_end()
-        self._panel.hand_over()
+        self._panel.return_focus()
 
     @on(AskPanel.Refusing)
     def _refusing(self) -> None:
         self._refuses = True
-        self._panel.hand_over()
+        self._panel.return_focus()
         self._show_enter_hint()
 
     def _on_key_elsewhere(self, key: events.Key) -> None:
@@ -429,7 +435,7 @@ class JobPane(Vertical):
     def _on_settled(self) -> None:
         self.session.resume()
         self.to_end()
-        self._panel.hand_over()
+        self._panel.return_focus()
 
     @on(TranscriptView.Typed)
     def _on_typed_elsewhere(self, message: TranscriptView.Typed) -> None:

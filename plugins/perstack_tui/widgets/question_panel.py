@@ -14,8 +14,8 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.core.base.text import count
-from perstack.core.jobs.answers import DENIES
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import DENIES
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack_tui.session import Session
 from perstack_tui.view.questions import (
@@ -36,7 +36,10 @@ _MAX_HEIGHT_SHARE = 0.6  # maximum share of a tab's height; the transcript keeps
 
 
 class AskPanel(Vertical, can_focus=True, can_focus_children=False):
-    """The panel. While it has the focus, one key decides an approval; a question is answered in the input below."""
+    """The question panel.
+
+    While it has the focus, one key decides an approval; questions are answered in the input below.
+    """
 
     DEFAULT_CSS = """
     AskPanel {
@@ -59,15 +62,15 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     @dataclass
     class Editing(Message):
-        """A wish to edit the arguments of the call before it runs."""
+        """The user wants to edit the arguments of the call before it runs."""
 
         question: OpenQuestion
 
     class Refusing(Message):
-        """A no, to which a reason may be added."""
+        """The user denies a call, and may add a reason."""
 
     class Settled(Message):
-        """The open calls are settled: the Job can be resumed."""
+        """The unsettled calls are settled, so that the Job can be resumed."""
 
     def __init__(self, workspace: Path, typed_on: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
         """Pass a key after the deciding one to `typed_on`, give the focus away with `leave`; called directly."""
@@ -81,10 +84,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._chosen = 0
         self._has_decided = False  # True if a key has decided: further keys decide nothing
         self._room = 0  # number of question lines visible at once
-        self._read: list[Line] | None = None  # the question's lines whose last one has been visible
+        self._read: list[Line] | None = None  # number of the question's lines once the last has been visible
         self._more: Sequence[str] = ()  # lines below the hint
         self._is_refused = False  # True while the reason for a no is typed
-        self._made: list[Line] = []  # the question's lines, what they were made for, and when
+        self._made: list[Line] = []  # the question's lines, with their question and width, and when they were made
         self._made_for: tuple[str, str, int] | None = None
         self._made_at = 0.0
         self._at_chosen = 0  # the first line of the chosen open call
@@ -102,20 +105,20 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     @property
     def scrolls(self) -> bool:
-        """True if it has more lines than are visible."""
+        """True if the question has more lines than are visible."""
         return self.is_shown and self._lines.whole_height() > self._room
 
     @property
     def takes_keys(self) -> bool:
-        """True if it is answered by keys rather than text."""
+        """True if the question is answered with keys instead of text."""
         return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
 
-    def show(self, session: Session, more: Sequence[str] = ()) -> bool:
+    def show(self, job_session: Session, more: Sequence[str] = ()) -> bool:
         """Show what the session waits for, with `more` below the hint. Return whether that is something new."""
         previous = (self._asking, self.is_shown)
         self._more = more
-        self._session, self._asking = session, session.open_question
-        is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
+        self._session, self._asking = job_session, job_session.open_question
+        is_unsettled = job_session.resume_from is None and bool(job_session.unsettled) and not job_session.is_busy
         self.display = self._asking is not None or is_unsettled
         is_news = (self._asking, self.is_shown) != previous
         if is_news:
@@ -126,7 +129,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         return self.is_shown and is_news
 
     def draw(self) -> None:
-        """Draw it within the available height."""
+        """Draw the question within the available height."""
         if self._session is None or not self.is_shown:
             return
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
@@ -143,14 +146,14 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._hint.styles.height = len(hints)
 
     def _question_hints(self, question: OpenQuestion, lines: list[Line], width: int) -> list[str]:
-        """Return the hint lines of a question. A call gets a yes only once its last line has been visible."""
+        """Return the hint lines of a question. A call can be approved only once its last line has been visible."""
         hints = self._hints(asking_hint(question), lines, width)
         if len(lines) <= self._room:
             self._read = lines
         return hints if self._has_read else self._hints(asking_hint(question, is_whole=False), lines, width)
 
     def _on_scrolled(self) -> None:
-        """Let a yes be given once the end is visible. Only a scroll by a person counts as having read that far."""
+        """Allow a yes once the end is visible. Only scrolling by the person counts as reading."""
         if self._lines.scroll_offset.y + self._room >= len(self._made) and self._read != self._made:
             self._read = self._made
             self.draw()
@@ -197,7 +200,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self.screen.set_focus(self)
         self.draw()
 
-    def hand_over(self) -> None:
+    def return_focus(self) -> None:
         """Give the focus to the input after the queued keys."""
         self._is_leaving = True
         if not self._is_in_turn:
@@ -228,7 +231,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         is_typed = key.is_printable or key.key in ("enter", "backspace")
         if is_typed and (self._has_decided or not self.takes_keys):
             self._typed_on(events.Key(key.key, key.character))
-            self.hand_over()
+            self.return_focus()
         elif key.key in ("up", "down") and self._asking is not None:
             self._lines.scroll_relative(y=-1 if key.key == "up" else 1, animate=False)
             self.call_after_refresh(self._on_scrolled)
@@ -256,12 +259,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.draw()
             self.post_message(self.Refusing())
 
-    def _settle(self, session: Session, key: str) -> None:
-        calls = session.unsettled
+    def _settle(self, job_session: Session, key: str) -> None:
+        calls = job_session.unsettled
         if key in ("up", "down"):
             self._chosen = (self._chosen + (1 if key == "down" else -1)) % len(calls)
         elif key in SETTLEMENTS:
-            session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
+            job_session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
             self._chosen = min(self._chosen + 1, len(calls) - 1)
         elif key == "enter":
             self._has_decided = True

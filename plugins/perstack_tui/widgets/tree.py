@@ -1,4 +1,4 @@
-"""Widgets that draw a tree of items that fold; only visible lines cost anything."""
+"""Widgets that draw a tree of items that fold. Only visible lines are rendered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perstack_tui.widgets.lines import LinesView
 
 
 class NodesView(LinesView):
-    """A view of items, with a cursor on the ones that can fold while it has the focus. Its height is independent."""
+    """A view of items. While it has the focus, a cursor moves between the items that can fold."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", show=False),
@@ -33,18 +33,20 @@ class NodesView(LinesView):
     def __init__(
         self, items: TreeBranch, now: Callable[[], int], *, follows: bool = True, id: str | None = None
     ) -> None:
-        """`follows`: stay at the end while more items come, as long as the view is there."""
+        """With `follows` the view stays at its end while items are added."""
         super().__init__(id=id)
         self._may_follow = follows
         self.items = items
         self._now = now
         self._chosen: TreeItem | None = None
-        self._follows = follows  # True if it currently stays at the end
-        self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
-        self._placed_at: tuple[int, int] | None = None  # the first of them and their maximum number; None to refetch
-        self._seen = 0  # the height when it stayed at the end last, with what the user has unfolded since
-        self._found: SearchMatch | None = None  # the shown place of a search
-        self._found_at = -1  # its line
+        self._follows = follows  # True if the view currently follows its end
+        self._placed: list[PlacedLine] = []  # the lines of the window, as drawn last or to be drawn next
+        self._placed_at: tuple[int, int] | None = (
+            None  # the first line and the maximum number of these lines; None to fetch them again
+        )
+        self._seen = 0  # the height when the view last followed its end, plus lines that the user has unfolded since
+        self._found: SearchMatch | None = None  # the shown match of a search
+        self._found_at = -1  # the line of the shown match
 
     @property
     def _as(self) -> RenderContext:
@@ -64,14 +66,14 @@ class NodesView(LinesView):
         self._follows = self._may_follow and (self._follows or self.scroll_offset.y >= self.max_scroll_y)
         if self.size.width:
             self.measure()
-            if self._follows:  # `force`: there may be no scrollbar yet
+            if self._follows:  # `force`, since there may be no scrollbar yet
                 self._seen = self.virtual_size.height
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
-            self._show_place()
+            self._update_scrollbar()
         self._refresh_changed()
 
-    def _by_user(self, change: Callable[[], None]) -> None:
-        """Make a change whose lines are not new ones."""
+    def _change_by_user(self, change: Callable[[], None]) -> None:
+        """Make a change by the user, whose added lines do not count as new lines."""
         new = self.new_lines
         change()
         self._seen = self.whole_height() - new
@@ -123,7 +125,7 @@ class NodesView(LinesView):
         if self.size.width:
             items.height(self._as)
 
-    def _show_place(self) -> None:
+    def _update_scrollbar(self) -> None:
         """Update the scrollbar: a layout would, but more lines do not always cause one."""
         if self.show_vertical_scrollbar:
             bar = self.vertical_scrollbar
@@ -132,7 +134,7 @@ class NodesView(LinesView):
 
     def watch_show_vertical_scrollbar(self) -> None:
         """Update a scrollbar that has just appeared, which begins at 0."""
-        self._show_place()
+        self._update_scrollbar()
 
     @override
     def whole_height(self) -> int:
@@ -140,7 +142,7 @@ class NodesView(LinesView):
 
     @override
     def on_resize(self) -> None:
-        self._by_user(self.update)
+        self._change_by_user(self.update)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stop following the end when the user scrolls up; follow again at the end."""
@@ -180,9 +182,9 @@ class NodesView(LinesView):
     def fold(self, node: TreeItem) -> None:
         """Fold or unfold an item in place."""
         self._follows = False
-        self._by_user(node.fold)
+        self._change_by_user(node.fold)
         self.measure()
-        self._show_place()
+        self._update_scrollbar()
         self._refresh_all()
 
     def fold_all(self) -> None:
@@ -195,7 +197,7 @@ class NodesView(LinesView):
                 if node.is_open is is_open:
                     node.fold()
 
-        self._by_user(fold)
+        self._change_by_user(fold)
         self.update()
 
     def begin(self, items: TreeBranch) -> None:
@@ -236,20 +238,20 @@ class NodesView(LinesView):
     # --- searching ------------------------------------------------------------------------------------------------
 
     def show_match(self, match: SearchMatch | None) -> None:
-        """Show a place of a search, with what is folded around it unfolded; None for none."""
+        """Show a match of a search and unfold the items around it; None shows no match."""
         self._found = match
         if match is not None:
             self._follows = False
-            self._by_user(lambda: _unfold(match))
+            self._change_by_user(lambda: _unfold(match))
             self.measure()
             line = self._line_of(match)
             if not self.scroll_y <= line < self.scroll_y + self.size.height:
                 self.scroll_to(y=max(0, line - self.size.height // 3), animate=False, immediate=True, force=True)
-            self._show_place()
+            self._update_scrollbar()
         self._refresh_all()
 
     def first_shown(self, matches: Sequence[SearchMatch]) -> int:
-        """Return the index of the first place from the top of the window on, or of the last one."""
+        """Return the index of the first match at or below the top of the window, or of the last match."""
         top = round(self.scroll_y)
         return next((index for index, match in enumerate(matches) if self._line_of(match) >= top), len(matches) - 1)
 
@@ -280,7 +282,7 @@ class TranscriptView(NodesView):
     """A view of a transcript."""
 
     class Moved(Message):
-        """The view begins or ceases to follow the end."""
+        """The view has started or stopped following its end."""
 
     @dataclass
     class Typed(Message):

@@ -14,9 +14,9 @@ from hosts import Bench, Seen, expert, results, wait_for
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.exec_grant import EXEC_SUBJECT
 from perstack.core.definitions.permissions import Permissions
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, page_of
-from perstack.doors.shared.questions import form_of
+from perstack.doors.shared.question_forms import form_of
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.testing.scripted import text, tool

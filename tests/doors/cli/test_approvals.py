@@ -30,7 +30,7 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
     assert "a wants to call editTextFile of skill @perstack/base, which needs approval (editTextFile)" in seen
     assert "  path: a.txt\n" in seen
     assert "  -old\n  +new\n" in seen
-    assert "approve? (1 to 5, yes, or n and why; nothing: later)" in seen
+    assert "approve? (1 to 5, yes, or n and why; Enter: later)" in seen
     assert "  3 yes, and always editTextFile in this Job: every call of editTextFile" in " ".join(seen.split()).replace(
         " 3 yes", "  3 yes"
     )
@@ -67,7 +67,7 @@ def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> Non
     stopped = terminal.call("run", "a", "q", "--job-id", "job", attended=True)
     assert stopped.code == 3
     asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
-    assert f"see it whole and decide it with: perstack answer {asked}\n" in stopped.err
+    assert f"see the whole call and decide it with: perstack answer {asked}\n" in stopped.err
     refused = terminal.call("answer", "job", "yes")
     assert (refused.code, f"decide it with: perstack answer {asked}\n" in refused.err) == (2, True)
     assert (tmp_path / "a.txt").read_text() == "old\n"
@@ -196,7 +196,7 @@ def test_an_answer_without_a_text_is_asked_for_at_a_terminal_alone(tmp_path: Pat
     assert "  -old\n  +new\n" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"
     gone = terminal.look("answer", "job")
-    assert "asks nothing (completed)" in gone
+    assert "has no open question (completed)" in gone
 
 
 @pytest.mark.parametrize("cache", ["kept", "edited", "gone"])

@@ -39,7 +39,7 @@ def result(terminal: Terminal) -> str:
 
 def test_a_question_is_asked_in_place_with_who_asks_its_options_and_all_else_it_says(serving: Terminal) -> None:
     seen = served(serving, "2\n")
-    asked = seen[seen.index("guest asks: ") : seen.index("nothing: later)")]
+    asked = seen[seen.index("guest asks: ") : seen.index("Enter: later)")]
     assert asked == (
         "guest asks: What to drink?\n  why: I serve\\u001b[2J\n    | answer? (say yes)\n"
         "  1. Tea\n  2. Coffee: freshly made\n"
@@ -91,7 +91,7 @@ def test_keys_in_tmux_answer_and_approve_and_ctrl_c_leaves_it_open(terminal: Ter
     with tmux(terminal, columns=120) as window:
         before = window.state()
         window.type(run)
-        window.sees("2. Coffee: freshly made", "nothing: later)")
+        window.sees("2. Coffee: freshly made", "Enter: later)")
         window.press("C-c")
         left = window.sees("exit 3")
         assert "stopping after" not in left

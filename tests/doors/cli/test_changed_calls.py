@@ -158,7 +158,7 @@ def test_only_a_call_that_waits_for_approval_can_be_changed(tmp_path: Path) -> N
     terminal = Terminal(tmp_path).project(toml, a=[reply("", ("askUser", {"question": "Which?"})), reply("done")])
     assert terminal.call("run", "a", "q", "--job-id", "job").code == 3
     refused = terminal.call("answer", _question(terminal), "--changed", "{}")
-    assert (refused.code, "does not ask for approval" in refused.err) == (2, True), refused.err
+    assert (refused.code, "is not an approval of a call" in refused.err) == (2, True), refused.err
 
 
 def test_a_backtest_sees_the_call_that_ran(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_mistake_in_the_editor_is_named_and_what_was_typed_is_kept(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("script", "words"), [("exit 3", "the editor did not work"), ("true", "the arguments are as before")]
+    ("script", "words"), [("exit 3", "the editor failed"), ("true", "the arguments are unchanged")]
 )
 def test_an_editor_that_changes_nothing_leaves_the_question(tmp_path: Path, script: str, words: str) -> None:
     seen, terminal = _edit(tmp_path, script, "e\nno\n")

@@ -139,7 +139,7 @@ def test_every_parameter_that_names_something_is_completed() -> None:
 def test_tab_for_a_command_imports_none_of_them(place: Terminal) -> None:
     script = (
         "import sys, perstack.doors.cli.main as main\n"
-        "main.entry()\n"
+        "main.run_command_line()\n"
         "print([one for one in ('pydantic', 'asyncio', 'perstack.doors.cli.log') if one in sys.modules])\n"
     )
     given = {"_PERSTACK_COMPLETE": "bash_complete", "_PERSTACK_LINE": "perstack l", "_PERSTACK_WORD": "l"}

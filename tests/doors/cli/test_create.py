@@ -191,11 +191,11 @@ def test_a_try_starts_nothing_and_sends_no_key_anywhere_that_nobody_has_agreed_t
     result = empty.call(*CREATE)
     assert result.code == 0, result.err
     (told,) = results(result, "tryExpert")
-    assert told.startswith("lister is not tried, because a person has to agree")
+    assert told.startswith("lister cannot be tried before a person agrees")
     assert says in told
-    assert "perstack.toml does nothing of this before you agree:" in result.err
+    assert "perstack.toml does none of this before you agree:" in result.err
     assert says in result.err.partition("before you agree:")[2]
-    assert "not agreed to: see it again by `perstack trust`" in result.err
+    assert "not agreed; to see it again: perstack trust" in result.err
 
 
 def test_an_existing_definition_is_changed_only_after_the_difference_was_shown(terminal: Terminal) -> None:
@@ -251,7 +251,7 @@ def test_a_definition_that_does_not_read_can_be_mended(terminal: Terminal) -> No
     team_that(terminal, validate(), write("perstack.toml", GOOD), lead=[TO_WRITER, DONE])
     result = terminal.call(*CREATE, "--yes")
     assert result.code == 0, result.err
-    assert "has errors, so its settings are left out" in result.err
+    assert "has errors, so its settings are not used" in result.err
     assert "perstack.toml:1: error: is not TOML" in results(result, "validateDefinition")[0]
     assert definition(terminal) == GOOD
 
@@ -318,7 +318,7 @@ def test_half_of_what_may_be_spent_is_for_trials(empty: Terminal) -> None:
     tries = results(result, "tryExpert")
     assert "stoppedByBudget" in tries[0]
     assert "may spend 60,000 tokens" in tries[0]
-    assert [attempt.partition(":")[0] for attempt in tries[1:]] == ["nothing is left to try with"] * 2
+    assert [attempt.partition(":")[0] for attempt in tries[1:]] == ["the budget for trials is used up"] * 2
 
 
 def test_what_a_try_costs_is_not_for_the_definition_to_say(terminal: Terminal) -> None:

@@ -30,7 +30,7 @@ def job_ids(terminal: Terminal, *words: str) -> list[str]:
 def test_jobs_are_deleted_by_id_once_somebody_agrees(jobs: Terminal) -> None:
     refused = jobs.call("delete", "one", "two")
     assert (refused.code, refused.out) == (2, "")
-    assert "2 Jobs would be deleted for good" in refused.err
+    assert "2 Jobs would be deleted permanently" in refused.err
     result = jobs.call("delete", "one", "tw", "one", "--yes")
     assert (result.code, result.out, result.err) == (0, "deleted 2 Jobs\n", "")
     assert job_ids(jobs) == ["asks", "three"]

@@ -47,7 +47,7 @@ def test_at_a_terminal_it_takes_some_ten_seconds(newcomer: Terminal) -> None:
     began = time.monotonic()
     seen = newcomer.look("demo")
     assert 5 < time.monotonic() - began < 20
-    assert "Nothing of it is left." in seen
+    assert "The folder was removed." in seen
 
 
 def test_with_a_folder_the_job_can_be_looked_at_and_run_again(newcomer: Terminal) -> None:
@@ -68,7 +68,7 @@ def test_with_a_folder_the_job_can_be_looked_at_and_run_again(newcomer: Terminal
 def test_a_folder_that_is_there_is_left_alone(newcomer: Terminal) -> None:
     (newcomer.workspace / "f").mkdir()
     result = newcomer.run("demo", "--to", "f")
-    assert (result.code, result.err) == (2, "error: --to f is there already: name a new folder\n")
+    assert (result.code, result.err) == (2, "error: --to f exists already: name a new folder\n")
     (newcomer.workspace / "file").touch()
     nowhere = newcomer.run("demo", "--to", "file/f")
     assert (nowhere.code, "cannot be made: not a directory; name another folder" in nowhere.err) == (2, True)

@@ -35,7 +35,7 @@ def test_the_largest_come_first_and_add_up(stored_jobs: Terminal) -> None:
 def test_a_table_says_what_is_not_shown_and_what_the_storage_takes(stored_jobs: Terminal) -> None:
     result = stored_jobs.call("du", "--take", "1")
     assert [line.split()[0] for line in result.lines[:3]] == ["id", "long", "total"]
-    assert result.lines[3] == "2 smaller ones not shown; see them with --all"
+    assert result.lines[3] == "2 smaller not shown; see them with --all"
     assert result.lines[4].partition(": ")[2].endswith("KB")
     assert len(stored_jobs.call("du", "--all").lines) == 6
     named = stored_jobs.call("du", "chor", "short", "--json")

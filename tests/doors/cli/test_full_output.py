@@ -46,7 +46,7 @@ def test_a_result_that_cannot_be_written_is_an_error_and_is_kept(terminal: Termi
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err == (
-        "error: stdout cannot be written (no space left on device), so the result is not there; it is kept:"
+        "error: stdout cannot be written (no space left on device), so the result was not written; it is stored:"
         " perstack log --job job\n"
     )
     assert "Done." in terminal.call("log", "--job", "job").out

@@ -76,7 +76,7 @@ def test_an_unknown_question_is_told_in_a_line(terminal: Terminal) -> None:
     assert "Traceback" not in result.err
     assert len(result.err.strip().splitlines()) == 1
     result = terminal.call("answer", "nothing", "x", "--provider", "scripted")
-    words = "error: no Job, task or question is nothing; `perstack inbox` lists what is open\n"
+    words = "error: there is no Job, task or question nothing; `perstack inbox` lists what is open\n"
     assert (result.code, result.err) == (2, words)
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_asks_nothing_is_told(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
     terminal.call("run", "guest", "hi", "--job-id", "done", "--provider", "scripted")
     result = terminal.call("answer", "done", "x", "--provider", "scripted")
-    assert (result.code, "Job done asks nothing (completed)" in result.err) == (2, True)
+    assert (result.code, "Job done has no open question (completed)" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
@@ -123,7 +123,7 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
     assert terminal.run("inbox").lines[0].split()[:4] == ["deploy", "task", "deploy", "ci"]
     refused = terminal.call("answer", "deploy", "maybe", "--provider", "scripted")
     assert refused.code == 2
-    assert refused.err.startswith("error: the answer does not fit: say yes or no; a text may follow a colon")
+    assert refused.err.startswith("error: the answer does not fit: answer yes or no; a text may follow a colon")
     assert len(refused.err.splitlines()) == 1
     done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
     assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it continue\n")
@@ -147,7 +147,7 @@ def test_a_jobs_approval_takes_a_yes_or_a_no_and_the_log_says_who_gave_it(termin
 
     refused = answer("maybe")
     assert (refused.code, refused.out) == (2, "")
-    assert "say yes or no" in refused.err
+    assert "answer yes or no" in refused.err
     assert answer("Deny: not on a Friday").code == 0
     (given,) = terminal.call("log", "--job", "one", "--type", "finishToolCall", "--json").events
     assert given["contents"][0]["text"] == "no: not on a Friday"

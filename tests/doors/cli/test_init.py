@@ -11,7 +11,7 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 from web_pages import Pages
 
-from perstack.config.project import templates
+from perstack.config.project_place import templates
 from perstack.definition_files import load_project
 
 TEMPLATES = sorted(templates())
@@ -99,11 +99,11 @@ def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
     (newcomer.workspace / ".gitignore").write_text("*.log\n")
     done = newcomer.call("init")
     assert (newcomer.workspace / ".gitignore").read_text() == "*.log\n"
-    assert "it does not leave out .env and perstack/" in done.err
+    assert "it does not ignore .env and perstack/" in done.err
     written = (newcomer.workspace / "perstack.toml").read_text()
     result = newcomer.call("init", "--template", "team")
     assert result.code == 2
-    assert "perstack.toml is there already" in result.err
+    assert "perstack.toml exists already" in result.err
     assert (newcomer.workspace / "perstack.toml").read_text() == written
 
 
@@ -145,7 +145,7 @@ def test_a_place_that_cannot_be_written_is_said_with_what_to_do(newcomer: Termin
     nowhere = newcomer.call("init", "file/below")
     assert (nowhere.code, nowhere.err.endswith("): name another folder\n")) == (2, True)
     (newcomer.workspace / "perstack.toml").symlink_to("nowhere")
-    assert "perstack.toml is there already" in newcomer.call("init").err
+    assert "perstack.toml exists already" in newcomer.call("init").err
 
 
 def test_the_next_command_can_be_pasted_whatever_the_folder_is_called(newcomer: Terminal) -> None:

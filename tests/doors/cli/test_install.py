@@ -171,7 +171,7 @@ def test_new_and_changed_tools_are_shown_and_need_agreement_in_a_pipe(shop: Term
     assert lines[first : first + 2] == ["  +     | secretly\\u200b", "  +     | + harmless"]
     assert "tools/swim is new:" in lines
     assert "  + description: It can swim." in lines
-    assert lines[-1] == "error: these tools differ from perstack.lock: agree to them with --yes, if you do"
+    assert lines[-1] == "error: these tools differ from perstack.lock: to agree to them, add --yes"
     agreed = shop.call("install", "--yes")
     assert (agreed.code, "tools/walk is changed:" in agreed.err) == (0, True)
     assert [tool["name"] for tool in lock_of(shop.workspace)["skills"][1]["tools"]] == ["dig", "swim", "walk"]

@@ -40,7 +40,7 @@ def test_it_ends_when_the_iterations_are_used_and_the_best_need_not_be_the_last(
     project(terminal, scores(0.2, 0.9, 0.5))
     done = iterate(terminal, "--max-iterations", "3", "--target", "1", attended=True)
     assert done.code == 0
-    assert "none is left, and the target 1 is not reached" in done.err
+    assert "no iteration is left, and the target 1 is not reached" in done.err
     assert report(terminal)["iteration"]["number"] == 2
     assert [score["score"] for score in report(terminal)["scores"]] == [0.2, 0.9, 0.5]
 

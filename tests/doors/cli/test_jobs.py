@@ -40,7 +40,7 @@ def test_json_is_each_jobs_summary_on_one_line(three: Terminal) -> None:
 def test_jobs_are_paged_and_a_line_says_how_to_see_more(three: Terminal) -> None:
     result = three.call("jobs", "--take", "2")
     assert [line.split()[0] for line in result.lines[1:3]] == ["three", "two"]
-    assert result.lines[3] == "there are more: see them with --offset 2, or all with --all"
+    assert result.lines[3] == "there are more: see the next with --offset 2, or all with --all"
     assert [job["id"] for job in three.call("jobs", "--json", "--take", "1", "--offset", "1").events] == ["two"]
     assert [job["id"] for job in three.call("jobs", "--json", "--all", "--offset", "1").events] == ["two", "one"]
     assert len(three.call("jobs", "--all").lines) == 4

@@ -129,8 +129,8 @@ def test_what_is_no_key_is_not_kept(newcomer: Terminal, key: str) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "name a skill, or --provider NAME: one of the two"),
-        (("tracker", "--provider", "openai"), "name a skill, or --provider NAME: one of the two"),
+        ((), "name either a skill or --provider NAME"),
+        (("tracker", "--provider", "openai"), "name either a skill or --provider NAME"),
         (("--provider", "openia"), "there is no provider 'openia'; did you mean `openai`?"),
         (("--provider", "azure-openai"), "provider azure-openai needs more than a key: set AZURE_OPENAI_API_KEY and"),
     ],
@@ -178,7 +178,7 @@ def test_at_a_terminal_init_asks_for_a_key_and_the_next_command_works(beginner: 
     def walk(url: str) -> None:
         with tmux(beginner, env={"ANTHROPIC_BASE_URL": url}) as window:
             window.type(f"{PERSTACK} init notes --template writer")
-            window.sees("with a key that you have (ANTHROPIC_API_KEY)", "local", "Which of these [anthropic]")
+            window.sees("with your key (ANTHROPIC_API_KEY)", "local", "Choose one [anthropic]")
             window.type("")
             window.sees("Paste the key for ANTHROPIC_API_KEY; it is not shown")
             window.type("not a key")
@@ -205,13 +205,13 @@ def test_at_a_terminal_init_asks_for_a_key_and_the_next_command_works(beginner: 
 def test_at_a_terminal_init_takes_later_for_an_answer(beginner: Terminal) -> None:
     with tmux(beginner) as window:
         window.type(f"{PERSTACK} init notes --template writer")
-        window.sees("Which of these [anthropic]")
+        window.sees("Choose one [anthropic]")
         window.type("later")
         window.sees("no provider is set up here yet", "next: cd notes && perstack run writer")
         window.type(f"{PERSTACK} init other --template writer")
-        window.sees("There are:", "$ ", "Which of these [anthropic]")
+        window.sees("You can use:", "$ ", "Choose one [anthropic]")
         window.type("local")
-        window.sees("Install it with pip, and fetch its weights? [y/N]")
+        window.sees("Install it with pip, and download its weights? [y/N]")
         window.type("n")
         window.sees("next: cd other && perstack run writer")
     assert not file_of(beginner).exists()
@@ -221,11 +221,11 @@ def test_an_embedded_model_that_cannot_be_had_is_an_error_with_its_command(begin
     offline = {"PIP_NO_INDEX": "1", "XDG_CACHE_HOME": str(beginner.workspace / "cache")}
     with tmux(beginner, env=offline, columns=200) as window:
         window.type(f"{PERSTACK} init notes --template writer")
-        window.sees("Which of these [anthropic]")
+        window.sees("Choose one [anthropic]")
         window.type("local")
         window.sees("[y/N]")
         window.type("y")
-        window.sees("error: the embedded model is not installed: python -m perstack_local fetch failed")
+        window.sees("error: the embedded model could not be installed: python -m perstack_local fetch failed")
     assert not (beginner.workspace / "notes").exists()
 
 

@@ -25,7 +25,7 @@ from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
 from perstack.doors.cli.terminal import render_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen, sanitized
 
 SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
@@ -214,7 +214,7 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
     monkeypatch.setattr(row_printer, "local_time", lambda ms: datetime.fromtimestamp(ms / 1000, UTC))
     screen = Screen(width, colours, 24)
     written: list[str] = []
-    rows = RowPrinter(screen, put=lambda *parts: written.append(render_line(*parts)))
+    rows = RowPrinter(screen, write_line=lambda *parts: written.append(render_line(*parts)))
     rows.widen(["writer#1", "helper#13"])
     state = JobActivity()
     for event in CASES[case]:

@@ -51,7 +51,7 @@ def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Termi
         window.type(RUN)
         window.sees("solo#1 exec")
         window.press("C-c")
-        window.sees("once more to leave at once")
+        window.sees("press again to stop at once")
         window.press("C-c")
         window.sees("exit 130")
         assert window.state() == before

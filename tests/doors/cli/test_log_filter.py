@@ -35,7 +35,7 @@ def test_the_context_is_the_events_around_each_and_a_sign_marks_what_was_looked_
     assert team.call("log", "--errors", "--context", "2", "--json").lines == lines[found - 2 : found + 3]
     rows = team.call("log", "--errors", "--context", "1").lines
     assert [row for row in rows if "3>error     nosuch" in row]
-    assert rows[-1].startswith("> what was looked for")
+    assert rows[-1].startswith("> matches the filter")
     assert len([row for row in rows if "#1    3 " in row]) == 3, rows
     # without a choice, every event is looked for
     assert "> what" not in team.call("log", "--context", "1").out

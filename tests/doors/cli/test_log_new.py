@@ -8,7 +8,7 @@ import pytest
 from terminal import Terminal, reply
 
 from perstack.core.messages.messages import TextPart, UserMessage
-from perstack.doors.shared.checkpoints import difference
+from perstack.doors.shared.checkpoint_view import difference
 
 TOML = '[experts.a]\ninstruction = "i"\n'
 

@@ -27,13 +27,13 @@ def test_the_log_marks_what_the_model_does_not_see_any_more(terminal: Terminal) 
     assert int(clear[0]) == len(marked) + 1
     assert "compacts" in result.out
     assert "by scripted/scripted" in result.out
-    assert "· the model does not see this any more" in result.lines[-1]
+    assert "· the model no longer sees this" in result.lines[-1]
 
 
 def test_the_messages_are_those_that_the_model_sees(terminal: Terminal) -> None:
     long_job(terminal)
     output = terminal.call("log", "--messages").out
-    assert "── in place of older messages ──" in output
+    assert "── instead of older messages ──" in output
     assert "Notes of the model." in output
     assert "count the stars" in output
     assert "thought 0:" not in output

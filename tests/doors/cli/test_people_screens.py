@@ -34,7 +34,7 @@ def kill(terminal: Terminal) -> None:
 def interrupted(terminal: Terminal, window: Tmux) -> None:
     kill(terminal)
     window.type(f"clear; {PERSTACK} resume job --settle call_0_0=ask")
-    window.sees("nothing: later)")
+    window.sees("Enter: later)")
     window.type("1")
     window.sees("completed")
 
@@ -43,9 +43,9 @@ def approval(terminal: Terminal, window: Tmux) -> None:
     write = ("writeTextFile", {"path": "letter.txt", "text": "Dear reader,\nall is filed.\n"})
     terminal.project(TOML, clerk=[reply("I write it.", write), reply("Written.")])
     window.type(f"clear; {RUN}")
-    window.sees("nothing: later)")
+    window.sees("Enter: later)")
     window.type("perhaps")
-    window.sees("perhaps", "nothing: later)")
+    window.sees("perhaps", "Enter: later)")
     window.press("1")
     window.sees("completed")
 
@@ -54,7 +54,7 @@ def edited(terminal: Terminal, window: Tmux) -> None:
     write = ("writeTextFile", {"path": "letter.txt", "text": "Dear reader,\nall is filed.\n"})
     terminal.project(TOML, clerk=[reply("I write it.", write), reply("Written.")])
     window.type(f"clear; EDITOR='sed -i s/Dear/Esteemed/' {RUN}")
-    window.sees("nothing: later)")
+    window.sees("Enter: later)")
     window.press("e")
     window.sees("completed")
     assert (terminal.workspace / "letter.txt").read_text().startswith("Esteemed")

@@ -81,7 +81,7 @@ def test_the_rules_of_those_that_delegate_hold_as_well(terminal: Terminal) -> No
         (("lead", "github/x"), "lead has no skill `github`"),
         (("lead", "delegate/lead"), "lead does not delegate to `lead`"),
         (("lead", "exec", "{"), "the arguments are not JSON"),
-        (("lead", "exec", "[]"), "the arguments are no JSON object"),
+        (("lead", "exec", "[]"), "the arguments are not a JSON object"),
     ],
 )
 def test_what_cannot_be_tried_is_wrong_usage_in_one_line(terminal: Terminal, args, words):
@@ -178,7 +178,7 @@ def _job(terminal: Terminal) -> None:
 def test_rules_are_tried_on_all_calls_that_were_made(terminal: Terminal, tmp_path: Path) -> None:
     _job(terminal)
     result = terminal.call("permissions", "backtest")
-    assert (result.code, result.lines) == (0, ["1 Job, 6 calls: 0 would be decided otherwise"])
+    assert (result.code, result.lines) == (0, ["1 Job, 6 calls: 0 would be decided differently"])
     rules = tmp_path / "new.toml"
     rules.write_text(
         '[permissions]\ndefault = "ask"\nallow = ["delegate/*", "exec(echo *)", "exec(true)"]\n'
@@ -192,7 +192,7 @@ def test_rules_are_tried_on_all_calls_that_were_made(terminal: Terminal, tmp_pat
         "one-1 step 3 lead: deny -> ask: writeTextFile secrets/a (the default of new.toml [permissions])",
         "one-2 step 1 helper: allow -> deny: createDirectory d"
         " (the rule createDirectory of new.toml [permissions].deny)",
-        "1 Job, 6 calls: 4 would be decided otherwise",
+        "1 Job, 6 calls: 4 would be decided differently",
         "1 call that ran would be denied",
     ]
     *calls, totals = terminal.call("permissions", "backtest", "--rules", str(rules), "--json").events
@@ -219,10 +219,10 @@ def test_a_delegates_calls_are_tried_under_the_rules_of_those_above_it(terminal:
 def test_since_leaves_out_what_was_before(terminal: Terminal) -> None:
     _job(terminal)
     assert terminal.call("permissions", "backtest", "--since", "1h").lines == [
-        "1 Job, 6 calls: 0 would be decided otherwise"
+        "1 Job, 6 calls: 0 would be decided differently"
     ]
     assert terminal.call("permissions", "backtest", "--since", "0s").lines == [
-        "0 Jobs, 0 calls: 0 would be decided otherwise"
+        "0 Jobs, 0 calls: 0 would be decided differently"
     ]
     assert terminal.call("permissions", "backtest", "--since", "soon").code == 2
 

@@ -115,9 +115,9 @@ def test_a_command_may_have_a_group_of_its_own_and_an_unknown_neighbour(terminal
         ("def perstack_commands():\n    raise KeyError('x')", "KeyError: 'x'"),
         ("def perstack_commands():\n    return 7", "TypeError"),
         ("def perstack_commands():\n    return ['hello']", "perstack_commands returns str, not PluginCommand"),
-        (command("'jobs', 'Inspect', 'List.', 'a:b'"), "perstack has a command jobs itself"),
+        (command("'jobs', 'Inspect', 'List.', 'a:b'"), "perstack has its own command jobs"),
         (command("'mcp', 'Serve', 'Serve.', 'a:b'"), "has a command mcp already"),
-        (command("'Say Hello', 'Inspect', 'Say.', 'a:b'"), "'Say Hello' is none of a command"),
+        (command("'Say Hello', 'Inspect', 'Say.', 'a:b'"), "'Say Hello' is not a command name"),
         (command("'say', 'Inspect', 'Say.', 'a.b'"), "'a.b' of say is not `package.module:attribute`"),
         (command("'say', None, 'Say.', 'a:b'"), "empty or of a wrong type"),
         (command("'say', 'Inspect', 'Say.', 'a:b', 'perstack say'"), "empty or of a wrong type"),
@@ -134,7 +134,7 @@ def test_a_plugin_at_fault_is_named_once_and_all_else_works(
         assert result.code == 0, words
         assert "ello" in result.out
         (notice,) = result.err.splitlines()
-        assert notice.startswith("perstack: a command of plugin zfault of a-zfault was left out: ")
+        assert notice.startswith("perstack: a command of plugin zfault of a-zfault was skipped: ")
         assert cause in notice
         assert notice.endswith("; install another version of a-zfault, or uninstall it")
     quiet = terminal.run("jobs")

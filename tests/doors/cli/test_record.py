@@ -94,7 +94,7 @@ def test_what_is_no_recording_is_not_replaced(mended: Terminal) -> None:
         refused = mended.call("record", "mend", "--to", name)
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.splitlines() == [
-            f"error: --to {name} is there already, and is no recording: choose another name, or remove it first"
+            f"error: --to {name} exists already and is not a recording: choose another name, or remove the file"
         ]
     assert (mended.workspace / "perstack.toml").read_text() == SERVED
 
@@ -102,7 +102,7 @@ def test_what_is_no_recording_is_not_replaced(mended: Terminal) -> None:
 def test_a_job_that_is_not_finished_is_recorded_and_that_is_said(waiting: Terminal) -> None:
     result = waiting.call("record", "ask", "--to", "ask.json")
     assert result.code == 0
-    assert "note: Job ask is not finished (stoppedByInteractiveTool); it is recorded as far as it got" in result.err
+    assert "note: Job ask is not finished (stoppedByInteractiveTool); it is recorded up to its last event" in result.err
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_job_that_is_not_finished_is_recorded_and_that_is_said(waiting: Termin
         ("bad.json", b'{"format": "perstack-recording/9"}', "not a recording that this version reads"),
         ("bad.json", b'{"format": "perstack-recording/1", "job": "j"}', "bad.json: runs: Field required"),
         ("bad.json", b"[" * 5000, "bad.json: not a recording ("),
-        (".", None, "the recording . cannot be read: it is no ordinary file"),
+        (".", None, "the recording . cannot be read: it is not a regular file"),
     ],
 )
 def test_a_file_that_is_none_is_one_line_and_begins_no_job(
@@ -156,7 +156,7 @@ def test_the_secrets_of_env_files_are_in_no_recording(terminal: Terminal) -> Non
     (terminal.workspace / ".env").write_text("BENCH_TOKEN=nobody-else-knows-this\n")
     assert terminal.call("run", "a", "q", "--provider", "scripted", "--job-id", "a").code == 0
     result = terminal.call("record", "a", "--to", "a.json")
-    assert "note: what may be secret was taken out in 1 place: [redacted] stands there" in result.err
+    assert "note: possible secrets in 1 place were replaced by [redacted]" in result.err
     assert "nobody-else" not in (terminal.workspace / "a.json").read_text()
 
 

@@ -30,7 +30,7 @@ LINES = [
 def test_six_lines_make_a_test_of_a_recording_which_passes(recorded: Terminal) -> None:
     shown = recorded.call("record", "one", "--to", "tests/first.json")
     assert (shown.code, shown.out) == (0, "")
-    assert shown.err.splitlines()[1:] == ["its test, for perstack.toml; --test adds it:", *LINES]
+    assert shown.err.splitlines()[1:] == ["a test that plays it, for perstack.toml (--test adds it):", *LINES]
     before = (recorded.workspace / "perstack.toml").read_text()
     added = recorded.call("record", "one", "--to", "tests/first.json", "--test")
     assert added.err.splitlines()[1:] == ["perstack.toml: test `first` was added; next: perstack test lead"]
@@ -60,7 +60,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_written(recorded: T
     assert (refused.code, "--test: a test names the file of its recording" in refused.err) == (2, True)
     recorded.call("run", "lead", "More", "--provider", "scripted", "--continue-job", "one")
     refused = recorded.call("record", "one", "--to", "tests/first.json", "--test")
-    assert (refused.code, "a test asks once" in refused.err) == (2, True)
+    assert (refused.code, "a test needs a Job of one query" in refused.err) == (2, True)
     assert not (recorded.workspace / "tests").exists()
     recorded.project('[experts.other]\ninstruction = "i"\n')
     assert recorded.call("record", "one", "--to", "tests/first.json").code == 0

@@ -57,7 +57,7 @@ def test_the_log_shows_what_was_redacted_at_its_place_and_time(job_with_secret: 
         job_with_secret.run("redact", event, field, "--reason", "a password")
     after = job_with_secret.call("log", "job").lines
     assert after[0] == before[0]
-    assert sum("its content was removed" in line for line in after) >= 2
+    assert sum("its content was redacted" in line for line in after) >= 2
     assert not any(line.startswith("1970") for line in after)
 
 

@@ -215,12 +215,12 @@ UNUSED = {
         "perstack.iterations",
         *("perstack.tasks.memory", "perstack.tasks.operations", "perstack.tasks.task_log"),
         "perstack.core.definitions.recorded_definition",
-        "perstack.core.permissions.decisions",
+        "perstack.core.permissions.rule_decisions",
     ),
     *(
         "perstack.core.permissions.matching",
         "perstack.core.permissions.shell",
-        "perstack.core.jobs.answers",
+        "perstack.core.jobs.answer_reading",
         "perstack.audit.receipt_statements",
     ),
     *(
@@ -234,10 +234,10 @@ UNUSED = {
         "perstack.diagnostics.install",
     ),
     "perstack.doors.cli.live",
-    *("perstack_server.mcp", "perstack.doors.shared.questions", "perstack_mcp.session"),
+    *("perstack_server.mcp", "perstack.doors.shared.question_forms", "perstack_mcp.session"),
     *(
         "perstack.recordings",
-        "perstack.recordings.playback",
+        "perstack.recordings.run_playback",
         "perstack.recordings.reading",
         "perstack_recorded.provider",
     ),
@@ -257,9 +257,9 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
         "    def __call__(self, event, line):\n"
         f"        print(sorted({UNUSED} & set(sys.modules)), file=sys.stderr)\n"
         "run.JobOutput = Peek\n"
-        "from perstack.doors.cli.main import entry\n"
+        "from perstack.doors.cli.main import run_command_line\n"
         "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
-        "entry()\n"
+        "run_command_line()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -342,7 +342,7 @@ def test_a_word_too_many_that_follows_no_file_is_still_an_error(terminal: Termin
     terminal.project(SOLO, solo=[reply("ok")])
     (terminal.workspace / ".env").write_text("A=b\n")
     result = terminal.call("run", "solo", "two", "words", "--env-path", ".env")
-    assert (result.code, "too much is given: words" in result.err) == (2, True)
+    assert (result.code, "unexpected arguments: words" in result.err) == (2, True)
     result = terminal.call("run", "solo", "q", "--env-path", ".env", "words")
     assert result.err == f"error: --env-path words: no such file in {terminal.workspace}\n"
 

@@ -48,7 +48,7 @@ TURNS = (
 
 def seen_in(terminal: Terminal, window: Tmux, *args: str, answers: str = "at home") -> str:
     window.type(f'clear; {PERSTACK} {RUN} {" ".join(args)}; echo "exit status $?"')
-    window.sees("nothing: later)")
+    window.sees("Enter: later)")
     window.type(answers)
     window.sees("exit status 0")
     text = window.screen().replace(PERSTACK, "perstack").replace(str(terminal.workspace), "WORKSPACE")

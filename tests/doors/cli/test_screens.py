@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 from terminal import Terminal, reply
 
-from perstack.engine.plugins import skills
+from perstack.engine.plugins import job_skills
 from perstack.engine.runs import generation, tool_calls
 from perstack.engine.runs import generation as tries
 from perstack.system import user as who
@@ -137,7 +137,7 @@ class Clock:
 def stand_still(patch: pytest.MonkeyPatch, clock: type[Clock]) -> None:
     patch.setattr(SystemClock, "now", lambda _: clock.now)
     patch.setattr(who, "_user", lambda: "ann")
-    for module in (generation, skills, tool_calls, tries):  # what is measured takes no time
+    for module in (generation, job_skills, tool_calls, tries):  # what is measured takes no time
         patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 

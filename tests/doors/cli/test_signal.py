@@ -48,7 +48,7 @@ def test_an_event_that_comes_twice_while_its_job_is_driven_has_been_taken(termin
     first.communicate(timeout=SECONDS)
     assert first.returncode == 130
     assert (again.code, again.out) == (0, "")
-    assert again.err == "Job ask has taken this event already, and another process drives it\n"
+    assert again.err == "Job ask has already received this event, and another process drives it\n"
 
 
 def test_an_event_lets_a_stopped_job_go_on(terminal: Terminal) -> None:
@@ -76,7 +76,7 @@ def test_an_event_answers_a_task_once(terminal: Terminal) -> None:
 def test_what_has_no_such_id_is_told(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
     shown = signal(terminal, "nobody", event("1"))
-    assert (shown.code, shown.err.startswith("error: no Job or task is nobody in ")) == (2, True)
+    assert (shown.code, shown.err.startswith("error: there is no Job or task nobody in ")) == (2, True)
 
 
 def test_what_is_no_event_is_told_in_a_line(terminal: Terminal) -> None:

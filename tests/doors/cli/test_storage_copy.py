@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 
 from perstack.audit.storage_admin import copy_storage
 from perstack.core.base.ids import OwnerKind
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage_access import space_of
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
@@ -111,7 +111,7 @@ def test_what_was_continued_there_is_left_and_named(stored_jobs: Terminal) -> No
     before = contents_of_sqlite(stored_jobs)
     result = stored_jobs.call(*copy)
     assert result.code == 1
-    assert "job first was left: " in result.err
+    assert "job first was skipped: " in result.err
     assert "it was continued there" in result.err
     assert contents_of_sqlite(stored_jobs) == before
     assert stored_jobs.call("verify", "--all", "--storage", "sqlite:other.db").code == 0

@@ -132,8 +132,8 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("pause", "t"), "--reason is missing: Why the task waits: human_approval, "),
         (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
         (("pause", "t", "--depends-on", "t"), "that would be a circle, t -> t"),
-        (("delete",), "name a TASK, or say which are meant, such as --status completed --older-than 30d"),
-        (("delete", "t", "--status", "running"), "takes a TASK, or options that mean many, and not both"),
+        (("delete",), "name a TASK, or select tasks with options such as --status completed --older-than 30d"),
+        (("delete", "t", "--status", "running"), "takes either a TASK, or options that select tasks"),
         (("delete", "--archived", "--expected-version", "1"), "--expected-version is for one TASK"),
     ],
 )
@@ -184,7 +184,7 @@ def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: 
     deletable(terminal)
     unsure = terminal.run("task", "delete", "--status", "completed")
     assert (unsure.code, unsure.out) == (2, "")
-    assert unsure.err == "error: 2 tasks would be deleted for good: see them with task list, and add --yes\n"
+    assert unsure.err == "error: 2 tasks would be deleted permanently: see them with task list, and add --yes\n"
     assert (
         terminal.call("task", "delete", "--status", "completed", "--older-than", "30d", "--yes").out
         == "no such tasks\n"
@@ -213,8 +213,8 @@ def test_a_person_is_asked_before_tasks_are_deleted_in_bulk(terminal: Terminal, 
     deletable(terminal)
     seen = terminal.look("task", "delete", "--status", "completed", types=f"{says}\n")
     assert "Delete 2 tasks for good? [y/N]" in seen
-    assert ("nothing is deleted" in seen) is ("done" in stay)
-    assert ("say yes or no" in seen) is ("maybe" in says)
+    assert ("nothing was deleted" in seen) is ("done" in stay)
+    assert ("answer yes or no" in seen) is ("maybe" in says)
     assert task_ids(terminal) == stay
 
 
@@ -228,7 +228,7 @@ def test_what_a_task_waits_for_is_shown_with_what_became_of_it(terminal: Termina
     assert "held up" not in terminal.call("task", "get", "runs").out
     (item,) = terminal.call("inbox", "--json").events
     assert (item["id"], item["text"]) == ("waits", "waits for runs (failed: no disk)")
-    assert item["next"] == "perstack task retry runs; perstack task resume waits continues without"
+    assert item["next"] == "perstack task retry runs; perstack task resume waits continues without them"
     assert "help" in terminal.call("inbox").out
 
 

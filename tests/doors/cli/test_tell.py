@@ -71,7 +71,7 @@ def test_a_stopped_job_says_how_it_gets_the_text_and_a_text_is_removed(terminal:
         (("tell", "tea", "--drop", "tea-1-7"), "no person has said tea-1-7 to Job tea"),
         (("tell", "none", "x"), "none"),
         (("tell", "tea", "x", "--run", "tea-9"), "tea-9"),
-        (("log", "tea", "--standing", "--tree"), "--standing lists what people said"),
+        (("log", "tea", "--standing", "--tree"), "--standing lists what people told the Job"),
     ],
 )
 def test_what_cannot_be_told_is_one_line(terminal: Terminal, args: tuple[str, ...], words: str) -> None:

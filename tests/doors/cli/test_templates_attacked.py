@@ -15,7 +15,7 @@ import pytest
 from terminal import Terminal, reply
 
 import perstack.config
-from perstack.config.project import templates
+from perstack.config.project_place import templates
 
 TEMPLATES = Path(perstack.config.__file__).parent / "starters"
 

@@ -131,7 +131,7 @@ def test_a_name_is_given_once_and_nothing_is_changed_when_it_is_refused(tested_t
     path = tested_team.workspace / "perstack.toml"
     before = path.read_bytes()
     for args, words in (
-        (("--name", "a haiku"), "Expert `lead` has a test `a haiku` already: choose another --name"),
+        (("--name", "a haiku"), "Expert `lead` already has a test `a haiku`: choose another --name"),
         (("--name", "a\nb"), "--name must be one line"),
         ((), "--from makes one test: give it a --name"),
     ):

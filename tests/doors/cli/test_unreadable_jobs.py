@@ -140,7 +140,7 @@ def test_a_job_whose_process_ended_before_its_first_event_is_deleted_unless_it_i
     asyncio.run(while_it_is_driven())
     refused = own_team.call("delete", "dead")
     assert (refused.code, refused.out) == (2, "")
-    assert "1 Job would be deleted for good" in refused.err
+    assert "1 Job would be deleted permanently" in refused.err
     result = own_team.call("delete", "dead", "dead-log", "dead-summary", "--yes", "--json")
     assert result.events == [{"deleted": ["dead", "dead-log", "dead-summary"], "kept": {}}]
     again = own_team.call("delete", "dead", "--yes")

@@ -22,8 +22,8 @@ MISTAKES = {
     "run w x --output xml": (
         "perstack run: --output: 'xml' is not one of 'human', 'jsonl', 'text'; `perstack run --help` says more"
     ),
-    "run w a haiku": 'perstack run: too much is given: haiku; put QUERY into quotes: perstack run EXPERT "QUERY"',
-    "init a b c": "perstack init: too much is given: b c; write it as: perstack init [OPTIONS] [FOLDER]",
+    "run w a haiku": 'perstack run: unexpected arguments: haiku; put QUERY in quotes: perstack run EXPERT "QUERY"',
+    "init a b c": "perstack init: unexpected arguments: b c; write it as: perstack init [OPTIONS] [FOLDER]",
     "completion csh": (
         "perstack completion: SHELL: 'csh' is not one of 'bash', 'zsh', 'fish'; `perstack completion --help` says more"
     ),

@@ -113,7 +113,7 @@ def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Ter
     assert result.code == 0
     assert [line.split(":")[1] for line in result.lines[:2]] == [" team-1, 4 events", " team-2, 2 events"]
     assert "the log has no digest of what the model was sent" in result.lines[0]
-    assert result.lines[2].endswith("of what could be checked, every decision and request is the same again")
+    assert result.lines[2].endswith("among these, every decision and request matches the log")
     report = json.loads(own_team.call("replay", "--json").out)
     assert (report["ok"], report["complete"], report["checked"]["requests"]) == (True, False, 2)
 
@@ -130,7 +130,7 @@ def test_a_redacted_event_is_named_with_who_did_it_and_why(own_team: Terminal) -
     replayed = own_team.call("replay")
     assert replayed.code == 0
     assert "not checked: team-2, 7 events: what was decided from event 5 on rests on events" in replayed.out
-    assert "redacted  finishToolCall: its content was removed" in own_team.call("log").out
+    assert "redacted  finishToolCall: its content was redacted" in own_team.call("log").out
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "completed"
 
@@ -246,7 +246,7 @@ def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:
     result = terminal.call("verify")
     assert result.code == 0, "nothing was found"
     assert "the original Perstack wrote it, without digests" in result.out
-    assert result.lines[-1].endswith("read, and nothing is there to check them against")
+    assert result.lines[-1].endswith("read, but there is nothing to check them against")
     report = json.loads(terminal.call("verify", "--json").out)
     assert (report["ok"], report["complete"], report["checked"]["digests"]) == (True, False, 0)
     assert {one["kind"] for one in report["unchecked"]} >= {"digests"}
@@ -262,7 +262,7 @@ def test_of_a_job_that_went_on_here_only_what_is_sealed_is_vouched_for(terminal:
     assert terminal.call("run", key, "more", "--continue-job", job_id, "--provider", "scripted").code == 0
     result = terminal.call("verify")
     assert result.code == 0, result.out
-    assert "of them checked; of what could be checked, every digest" in result.lines[-1]
+    assert "of them checked; among these, every digest" in result.lines[-1]
     report = json.loads(terminal.call("verify", "--json").out)
     assert 0 < report["checked"]["digests"] < report["events"]
 

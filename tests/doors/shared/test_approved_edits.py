@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.file_edits import edit_by
 
@@ -70,7 +70,7 @@ def test_a_file_that_is_written_over_is_compared_and_a_new_one_said_to_be_new(tm
     seen = text_shown(tmp_path, "writeTextFile", path="b.txt", text="other")
     assert "  text: other\n  b.txt is a new file\n" in seen
     same = text_shown(tmp_path, "writeTextFile", path="a.txt", text="".join(LINES))
-    assert "a.txt has this text already: nothing changes" in same
+    assert "a.txt already has this text: nothing changes" in same
 
 
 def test_a_text_at_the_end_is_shown_below_the_last_lines(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import EXEC_SUBJECT, subject_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, McpStdioSkill, McpTool, Subject
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, LIST, TERMINAL, page_of
-from perstack.doors.shared.questions import check_shown_whole, choices_of, form_of
+from perstack.doors.shared.question_forms import check_shown_whole, choices_of, form_of
 from perstack.engine.permissions.changed_files import content_digest
 from perstack.errors import UsageError
 
@@ -77,7 +77,7 @@ def test_what_does_not_fit_offers_only_a_no_and_says_where_it_is_whole(tmp_path:
     fitted = page.fitted(room)
     assert not fitted.is_whole
     assert fitted.text.endswith(
-        "not everything is shown here, so nothing is agreed to here; the whole of it: perstack answer j-1-4"
+        "not everything is shown here, so it cannot be approved here; to see all of it: perstack answer j-1-4"
     )
     assert len(fitted.text.splitlines()) <= room.lines + 2
     assert page.fitted(TERMINAL) == ("\n".join(page.lines), True)
@@ -86,7 +86,7 @@ def test_what_does_not_fit_offers_only_a_no_and_says_where_it_is_whole(tmp_path:
     for said in ("yes", "always", "always: exec", "y", "ok"):
         assert form.answer({"answer": said}) is None
     assert form.answer({"answer": "no", "words": "too long"}) == "no: too long"
-    with pytest.raises(UsageError, match="was not shown whole here"):
+    with pytest.raises(UsageError, match="was not shown completely here"):
         check_shown_whole(question, tmp_path, "yes")
     check_shown_whole(question, tmp_path, "no")
 
@@ -117,7 +117,9 @@ def test_a_file_that_has_changed_since_it_was_asked_about_is_said_to(tmp_path: P
     assert "changed since" not in "\n".join(lines_of(question, tmp_path))
     (tmp_path / "a.txt").write_text("old\nand more\n")
     lines = lines_of(question, tmp_path)
-    assert "  the file has changed since this was asked: this is its change now, and a yes asks again" in lines
+    assert (
+        "  the file has changed since the question was asked: this is the current diff, and a yes asks again" in lines
+    )
     assert "   and more" in lines
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import accepted_answers, read_answer
-from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import choices_of, form_of
+from perstack.core.jobs.answer_reading import accepted_answers, read_answer
+from perstack.core.runs.open_questions import OpenQuestion
+from perstack.doors.shared.question_forms import choices_of, form_of
 
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:

@@ -95,4 +95,4 @@ def test_a_message_without_end_ends_the_server_in_one_line(
 ) -> None:
     told, said = served(terminal, server, (*(hello(server) for _ in before), LONG), len(before))
     assert [message["id"] for message in told] == [1] * len(before)
-    assert said == ["perstack: the client sent a message of more than 64 MB; the server ends"]
+    assert said == ["perstack: the client sent a message of more than 64 MB: the server stops"]

@@ -11,10 +11,10 @@ from typing import NamedTuple, get_args
 import pytest
 from pages import ROOT
 
-from perstack.doors.shared import next_steps as acp
-from perstack.doors.shared import next_steps as cli
-from perstack.doors.shared import next_steps as http
-from perstack.doors.shared import next_steps as mcp
+from perstack.doors.shared import next_step_phrases as acp
+from perstack.doors.shared import next_step_phrases as cli
+from perstack.doors.shared import next_step_phrases as http
+from perstack.doors.shared import next_step_phrases as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
     IN_WORDS,
@@ -115,7 +115,7 @@ def test_an_error_is_said_in_the_words_of_the_door() -> None:
     assert "the tool answer (job tea)" in error.text_for(mcp.mcp_phrase)
     assert error.text_for(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
     task = NotFound("there is no task tea", next_steps=(Inspect("tasks"),))
-    assert task.text_for(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
+    assert task.text_for(http.http_phrase) == "there is no task tea; GET /v1/execution lists them"
     assert (error.message, error.next_steps) == ("Job tea waits for an answer", (GiveAnswer("tea"),))
 
 

@@ -41,7 +41,7 @@ def test_no_door_has_a_table_of_yes_and_no() -> None:
             for node in nodes
             if isinstance(node, ast.Constant) and node.value in ("yes", "no") and node not in headers
         ]
-    assert found == [], "perstack.core.jobs.answers has it"
+    assert found == [], "perstack.core.jobs.answer_reading has it"
 
 
 def _header_values(table: ast.Dict) -> list[ast.expr]:

@@ -15,7 +15,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.doors.shared.consent import page_of
 from perstack.errors import StorageError
 from perstack.testing.scripted import text, tool
-from perstack.trust.protection import contents_of_rule
+from perstack.trust.run_files import contents_of_rule
 
 RULE = "exec(git status --short)"
 STATUS = exec_("git", "status", "--short")
@@ -115,7 +115,7 @@ def test_the_command_line_lists_and_revokes(terminal: Terminal, home: Path) -> N
     assert terminal.call("permissions", "list").out.splitlines()[1].startswith(f"{RULE}  ann ")
     assert json.loads(terminal.call("permissions", "list", "--json").out)["rule"] == RULE
     assert terminal.call("permissions", "revoke").code == 2
-    assert "nobody has granted exec here" in terminal.call("permissions", "revoke", "exec").err
+    assert "not granted in this project: exec" in terminal.call("permissions", "revoke", "exec").err
     assert terminal.call("permissions", "revoke", RULE).err == f"revoked: {RULE}\n"
     assert terminal.call("permissions", "revoke", "--all").err == "there are no grants here\n"
 
@@ -188,7 +188,7 @@ def test_a_changed_file_asks_again_and_is_named(bench: Bench, line: object, rule
     grant_check(bench, line, rule)
     assert not asked(bench, line)
     file.write_text("touch owned\n")
-    assert f"  {path} has changed since this was allowed in this project" in asked(bench, line)
+    assert f"  {path} has changed since the rule was granted to this project" in asked(bench, line)
     file.write_text("exit 0\n")
     assert not asked(bench, line), "a content that was agreed to stays agreed to"
 
@@ -266,7 +266,7 @@ def test_a_grant_of_an_earlier_version_asks_once_where_it_names_a_file(bench: Be
     write(bench, "check.sh", "exit 0\n")
     ProjectGrants(bench.workspace).add(CHECKED, ME)
     ProjectGrants(bench.workspace).add(RULE, ME)
-    assert "was not compared then" in asked(bench)
+    assert "was not recorded then" in asked(bench)
     grant_check(bench)
     assert not asked(bench)
     assert not asked(bench, STATUS)

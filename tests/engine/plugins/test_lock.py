@@ -62,8 +62,9 @@ def test_a_locked_run_does_not_import_the_sdk(tmp_path: Path) -> None:
     terminal.project(ONE + skill("a", "mine", folder), a=[reply("ok")])
     assert terminal.call("install").code == 0
     code = (
-        "import sys\nfrom perstack.doors.cli.main import entry\n"
-        "try:\n    entry()\nfinally:\n    print([n for n in ('mcp', 'tomli_w') if n in sys.modules], file=sys.stderr)"
+        "import sys\nfrom perstack.doors.cli.main import run_command_line\n"
+        "try:\n    run_command_line()\nfinally:\n"
+        "    print([n for n in ('mcp', 'tomli_w') if n in sys.modules], file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "run", "a", "q", "--provider", "scripted"]
     done = subprocess.run(command, cwd=folder, env=terminal.env, capture_output=True, text=True, timeout=60, check=True)

@@ -8,7 +8,7 @@ import pytest
 from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, ToolSpec
-from perstack.engine.plugins import skills
+from perstack.engine.plugins import job_skills
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
@@ -125,7 +125,7 @@ class Endless(Counter):
 def test_a_skill_that_never_ends_keeps_no_job_and_no_cancellation_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skills, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(job_skills, "CLOSE_TIMEOUT_S", 0.05)
 
     async def work() -> list[str]:
         seen = Seen()

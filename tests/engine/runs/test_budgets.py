@@ -16,11 +16,11 @@ from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.jobs.budget import Ledger
+from perstack.core.jobs.budget_ledger import Ledger
 from perstack.core.messages.media import image_type
 from perstack.core.messages.messages import BlobPart, TextPart, ToolMessage, UserMessage
 from perstack.errors import PerstackError
-from perstack.media.formats import image_size
+from perstack.media.file_headers import image_size
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset

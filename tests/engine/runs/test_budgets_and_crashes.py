@@ -9,7 +9,7 @@ from hosts import Bench, Seen, crashing, expert, wait_for
 from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.ids import number_of_run
-from perstack.core.jobs.budget import Ledger
+from perstack.core.jobs.budget_ledger import Ledger
 from perstack.host import Host
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.testing.crashing_storage import Crash, CrashPoint

@@ -13,7 +13,7 @@ from approval_jobs import ASK_WRITE, ME, append, files
 from asking_team import Gate, script, team
 from hosts import Bench, Seen, crashing, expert, results, sampled, until_it_crashes, wait_for
 
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points

@@ -138,7 +138,7 @@ def test_the_terminal_program_and_editors_show_a_use_like_a_call(bench: Bench, t
     wait_for(host.run("a", "q", on_event=seen))
     told = [update for event in seen.events for update in updates.of(event)]
     for event in seen.events:
-        transcript.take(event)
+        transcript.apply(event)
     (item,) = [item for item in transcript.root.items if isinstance(item, CallItem)]
     assert (item.call.name, item.call.result) == ("webSearch", f"Paris {PAGE}")
     (event,) = seen.of("finishGeneration")

@@ -7,7 +7,7 @@ from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.jobs.answers import AcceptedAnswers, read_answer
+from perstack.core.jobs.answer_reading import AcceptedAnswers, read_answer
 from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.facts import Question
 from perstack.errors import UsageError
@@ -201,7 +201,7 @@ def test_a_default_that_breaks_the_schema_is_no_answer() -> None:
         ({"n": {"type": "integer"}}, "four", "n: 'four' is not of type 'integer'"),
         ({"c": {"type": "string", "enum": ["red", "blue"]}}, "green", "c: 'green' is not one of"),
         ({"a": {}, "b": {}}, "both", "it is not a JSON object; give a JSON object with a"),
-        ({}, "perhaps", "say yes or no"),
+        ({}, "perhaps", "answer yes or no"),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_is_asked_for(schema: dict, said: str, words: str) -> None:
@@ -270,7 +270,7 @@ def test_where_nothing_was_asked_there_is_nothing_to_answer_anew(bench: Bench) -
     with pytest.raises(UsageError, match=f"nothing was asked at {step}; its log shows where") as refused:
         wait_for(host.answer("x", resume_from=step))
     assert refused.value.next_steps == (Inspect("questions", "job"),)
-    with pytest.raises(UsageError, match="say yes or no"):
+    with pytest.raises(UsageError, match="answer yes or no"):
         wait_for(host.answer("maybe", resume_from=place))
     assert len(wait_for(host.job("job")).runs) == 1, "a refused answer begins no branch"
 

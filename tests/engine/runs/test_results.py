@@ -11,7 +11,7 @@ from hosts import Bench, Seen, expert, results, sampled, until_it_crashes, wait_
 from perstack.audit.redact import redact_event
 from perstack.core.base.ids import By
 from perstack.core.messages.messages import text_of
-from perstack.core.runs.context import always_kept
+from perstack.core.runs.context_window import always_kept
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn

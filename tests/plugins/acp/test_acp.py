@@ -86,7 +86,7 @@ def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | N
             assert editor.asked == [("Pay 5?", ["yes", "no"])]
             assert editor.texts().endswith(ends)
             if choose is None:
-                with pytest.raises(RequestError, match="say yes or no"):
+                with pytest.raises(RequestError, match="answer yes or no"):
                     await agent.prompt(session_id=session.session_id, prompt=[text_block("maybe")])
                 await agent.prompt(session_id=session.session_id, prompt=[text_block("no: too much")])
             return session.session_id
@@ -141,7 +141,7 @@ def test_a_call_that_a_dialog_cannot_show_whole_is_offered_a_no_alone(terminal: 
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             await agent.prompt(session_id=session.session_id, prompt=[text_block("Write")])
             ((title, options),) = editor.asked
-            assert "nothing is agreed to here; the whole of it: perstack answer" in title
+            assert "it cannot be approved here; to see all of it: perstack answer" in title
             assert options == ["no"]
             assert editor.texts().endswith("Not written.") == (choice == "no")
 
@@ -243,7 +243,7 @@ def test_what_is_wrong_is_told_in_words(terminal: Terminal, tmp_path: Path) -> N
             with pytest.raises(RequestError, match="not open here"):
                 await agent.prompt(session_id="other", prompt=[text_block("x")])
             await agent.prompt(session_id=session.session_id, prompt=[text_block("x")])
-            with pytest.raises(RequestError, match="begin a new one"):
+            with pytest.raises(RequestError, match="open a new one"):
                 await agent.set_session_mode(session_id=session.session_id, mode_id="lead")
 
     run(work())

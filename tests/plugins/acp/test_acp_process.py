@@ -229,7 +229,7 @@ def test_a_changed_definition_that_a_dialog_does_not_show_whole_is_not_asked_abo
             terminal.workspace.joinpath("perstack.toml").write_text(guest.format("new") + hiding)
             await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
             assert editor.asked == []
-            assert "nothing is agreed to here; the whole of it: perstack trust" in editor.texts()
+            assert "it cannot be approved here; to see all of it: perstack trust" in editor.texts()
             assert editor.texts().endswith("old")
 
     run(work())

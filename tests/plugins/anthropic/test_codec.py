@@ -386,6 +386,6 @@ def test_events_and_blocks_of_kinds_yet_unknown_are_passed_over() -> None:
 def test_arguments_of_a_call_that_never_began_are_an_error_and_not_lost() -> None:
     decoder, delta = MessagesDecoder(lambda delta: None), '{"type":"input_json_delta","partial_json":"{}"}'
     decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}')
-    with pytest.raises(ProviderError, match="a piece of block 7, which never began") as caught:
+    with pytest.raises(ProviderError, match="a delta of block 7, which has no start") as caught:
         decoder.feed(f'{{"type":"content_block_delta","index":7,"delta":{delta}}}')
     assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)

@@ -68,11 +68,11 @@ def test_what_is_readable_can_be_read_and_nothing_else(around: Around) -> None:
     assert tools("readTextFile", f"{library}/file").json["content"] == SECRET
     assert tools("getFileInfo", f"{library}/file").json["permissions"]["writable"] is False
     for tool, args in CHANGES.items():
-        assert "can be read and not changed" in tools(tool, f"{library}/file", **args).error, tool
-    assert "can be read and not changed" in tools("writeTextFile", f"{library}/new/file", text="x").error
-    assert "can be read and not changed" in tools("createDirectory", f"{library}/new").error
+        assert "can be read but not changed" in tools(tool, f"{library}/file", **args).error, tool
+    assert "can be read but not changed" in tools("writeTextFile", f"{library}/new/file", text="x").error
+    assert "can be read but not changed" in tools("createDirectory", f"{library}/new").error
     for source, destination in ((f"{library}/file", "mine"), (f"{around.shared}/file", f"{library}/new")):
-        assert "can be read and not changed" in tools("moveFile", source=source, destination=destination).error
+        assert "can be read but not changed" in tools("moveFile", source=source, destination=destination).error
     assert [path.name for path in library.iterdir()] == ["file"]
     assert (library / "file").read_text() == SECRET
 
@@ -98,7 +98,7 @@ def test_links_lead_from_one_place_to_another_and_not_out(around: Around) -> Non
     assert tools("readTextFile", "absolute/back").json["content"] == "mine"
     for way in ("absolute/out", "out", f"{shared}/out"):
         assert "leads outside the workspace" in tools("readTextFile", way).error
-    assert "can be read and not changed" in tools("writeTextFile", "relative/library/new", text="x").error
+    assert "can be read but not changed" in tools("writeTextFile", "relative/library/new", text="x").error
 
 
 @pytest.mark.parametrize("name", [".env", "deep/.env.local", "perstack.toml", ".git/hooks/x", ".git/config"])
@@ -187,9 +187,9 @@ def test_what_is_named_deepest_decides(around: Around) -> None:
     named = around.with_places(readable=(str(around.library), str(fixed)), writable=(str(inner),))
     named.tools("writeTextFile", f"{inner}/new/file", text="x")
     assert (inner / "new" / "file").read_text() == "x"
-    assert "can be read and not changed" in named.tools("writeTextFile", f"{inner.parent}/file", text="x").error
-    assert "can be read and not changed" in named.tools("writeTextFile", "vendor/file", text="x").error
-    assert "can be read and not changed" in named.tools("deleteDirectory", "vendor", recursive=True).error
+    assert "can be read but not changed" in named.tools("writeTextFile", f"{inner.parent}/file", text="x").error
+    assert "can be read but not changed" in named.tools("writeTextFile", "vendor/file", text="x").error
+    assert "can be read but not changed" in named.tools("deleteDirectory", "vendor", recursive=True).error
     (around.workspace / "above").mkdir()
     fixed.rename(around.workspace / "above" / "vendor")
     named = named.with_places(readable=(str(around.workspace / "above" / "vendor"),))
@@ -197,7 +197,7 @@ def test_what_is_named_deepest_decides(around: Around) -> None:
         named.tools("deleteDirectory", "above", recursive=True),
         named.tools("moveFile", source="above", destination="below"),
     ):
-        assert "holds a place that [sandbox] names" in answer.error
+        assert "contains, a path of [sandbox]" in answer.error
 
 
 def test_a_place_that_comes_to_be_later_is_found_then(around: Around) -> None:

@@ -214,8 +214,8 @@ def test_pipes_and_sockets_neither_block_nor_are_opened(tools: Any, workspace: P
             os.chdir(before)
         for path in ("pipe", "socket"):
             for tool in ("readTextFile", "readImageFile", "readPdfFile", "writeTextFile", "appendTextFile"):
-                assert "not an ordinary file" in tools(tool, path, **PATH_TOOLS[tool]).error
-            assert "not an ordinary file" in tools("editTextFile", path, oldText="a", newText="b").error
+                assert "not a regular file" in tools(tool, path, **PATH_TOOLS[tool]).error
+            assert "not a regular file" in tools("editTextFile", path, oldText="a", newText="b").error
             assert tools("getFileInfo", path).json["type"] == "other"
 
 

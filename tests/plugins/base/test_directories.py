@@ -119,7 +119,7 @@ def test_moving_never_overwrites(tools: Any, workspace: Path) -> None:
     (workspace / "b").write_text("b")
     (workspace / "d").mkdir()
     for destination in ("b", "d", "a", "."):
-        assert "exists already" in tools("moveFile", source="a", destination=destination).error
+        assert "already exists" in tools("moveFile", source="a", destination=destination).error
     assert (workspace / "a").read_text() == "a"
     assert (workspace / "b").read_text() == "b"
 

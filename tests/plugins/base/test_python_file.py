@@ -138,17 +138,17 @@ WRONG = {
     "syntax": ("def find(:", "tools/orders.py:1: invalid syntax; correct the Python in it"),
     "a NUL": ("a = 1\0", "tools/orders.py:1: "),
     "nesting": (f"def f() -> int:\n    'f'\n    return {'(' * 5000}", "tools/orders.py:"),
-    "no function": ("import json\n", "tools/orders.py:1: has no function for a model: write `def NAME(…)`"),
-    "only private": ('def _find(a: int) -> int:\n    "Find."\n', "tools/orders.py:1: has no function for a model"),
+    "no function": ("import json\n", "tools/orders.py:1: has no function to use as a tool: write `def NAME(…)`"),
+    "only private": ('def _find(a: int) -> int:\n    "Find."\n', "tools/orders.py:1: has no function to use as a tool"),
     "no type": (
         '\n\ndef find(number):\n    "Find."\n',
         "tools/orders.py:3: tool find: parameter number has no type; annotate it, as in `number: str`",
     ),
-    "no docstring": ("async def find(a: int): ...\n", "tools/orders.py:1: tool find: say in a docstring what it does"),
+    "no docstring": ("async def find(a: int): ...\n", "tools/orders.py:1: tool find: describe it in a docstring"),
     "stars": ('def find(*a: int):\n    "Find."\n', "tools/orders.py:1: tool find: parameter a cannot be given by name"),
     "one name twice": (
         'def find(a: int):\n    "Find."\n' * 2,
-        "tools/orders.py:3: tool find: is defined already in line 1; rename one",
+        "tools/orders.py:3: tool find: is already defined in line 1; rename one",
     ),
 }
 

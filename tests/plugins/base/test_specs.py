@@ -97,7 +97,7 @@ def test_the_loops_own_tools_are_declared_as_such_and_not_answered_here(tools: A
     kinds = {spec.name: spec.kind for spec in SPECS if spec.kind != "tool"}
     assert kinds == {"attemptCompletion": "attemptCompletion", "todo": "todo", "clearTodo": "clearTodo"}
     for name in kinds:
-        assert "not a tool that this skill answers" in tools(name).error
+        assert "not a tool of this skill" in tools(name).error
 
 
 def test_think_and_health_check_answer(tools: Any, workspace: Path) -> None:

@@ -251,7 +251,7 @@ def test_a_file_of_gigabytes_is_answered_at_once_with_its_beginning_and_its_size
     assert read["notice"].endswith("The file has 6442450944 bytes, and its lines were not all counted.")
     piece = tools("readTextFile", "huge.log", **{"from": 5, "to": 7}).json
     assert (piece["content"], piece["to"]) == ("line 5\nline 6", 7)
-    assert "not in the first 64 MiB" in tools("readTextFile", "huge.log", **{"from": 30_000}).text
+    assert "is beyond the first 64 MiB" in tools("readTextFile", "huge.log", **{"from": 30_000}).text
     assert "larger than" in tools("editTextFile", "huge.log", oldText="line 5\n", newText="x").text
     assert "more than the" in tools("readImageFile", "huge.log").text
     assert tools("getFileInfo", "huge.log").json["size"] == 6 << 30
@@ -263,4 +263,4 @@ def test_a_line_of_gigabytes_is_cut(tools: Any, workspace: Path) -> None:
     os.truncate(workspace / "line.txt", 6 << 30)
     read = tools("readTextFile", "line.txt").json
     assert set(read["content"]) == {"x"}
-    assert read["notice"].startswith("Line 0 is too long to show whole")
+    assert read["notice"].startswith("Line 0 is too long to show completely")

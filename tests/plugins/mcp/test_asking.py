@@ -292,7 +292,7 @@ def test_a_call_whose_server_ends_while_it_waits_is_reported_and_not_repeated(be
             assert (await host.answer('{"city": "Rome"}', job_id=job.id, on_event=seen)).status == "completed"
 
     wait_for(work(), 60)
-    assert "the server ended during the call, which may have had its effect and is not repeated" in results(seen)[0]
+    assert "the server ended during the call, which may have had its effect and was not repeated" in results(seen)[0]
     assert _effects(bed) == 1
 
 
@@ -344,7 +344,7 @@ def test_a_question_that_may_be_of_either_call_waits_and_is_declined_in_time(bed
             return words(result)
 
     assert wait_for(run()) == "decline null"
-    assert any("it is not clear which of its calls" in line for line in bed.shown)
+    assert any("it does not say which of its calls" in line for line in bed.shown)
 
 
 def _answered(request: ToolCall, question: Question, city: str) -> ToolCall:
@@ -514,7 +514,7 @@ def test_what_the_model_cannot_be_shown_is_refused(bed: Bed) -> None:
     seen = Seen()
     one = _expert_with("a", _skill("handshake", sampling=True))
     wait_for(_host(bed, [tool("nest"), text("ok")], one).run("a", "q", on_event=seen))
-    assert "content of type audio is not taken here" in results(seen)[0]
+    assert "content of type audio is not accepted here" in results(seen)[0]
 
 
 def test_the_server_learns_nothing_of_why_the_model_did_not_reply(bed: Bed) -> None:

@@ -153,6 +153,6 @@ def test_a_result_that_breaks_the_schema_of_its_tool_counts_and_the_tool_and_the
     assert not event.is_error
     assert '"n": "many"' in results(seen)[0]
     assert (
-        "(broken: the structured output breaks the tool's own output schema at n: 'many' is not of type 'integer')"
+        "(broken: the structured output violates the tool's output schema at n: 'many' is not of type 'integer')"
         in [line.message for line in seen.of("skillStderr")]
     )

@@ -125,12 +125,12 @@ def test_a_server_that_dies_in_a_call_is_started_again_for_the_next_and_the_call
             return told, words(await bed.call(session, "echo"))
 
     told, after = wait_for(run())
-    assert "may have had its effect and is not repeated" in told
+    assert "may have had its effect and was not repeated" in told
     assert "exit code 3" in told
     assert "about to die" in told
     assert after == "here"
     assert bed.shown.count("about to die") == 1
-    assert any("it is started again" in line for line in bed.shown)
+    assert any("it is restarted" in line for line in bed.shown)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_server_that_talks_without_end_is_cut_short_and_its_answer_comes(bed: 
 
     assert wait_for(run()) == "here"
     assert MAX_LINES <= len(bed.shown) <= MAX_LINES + 10
-    assert "(more than 1000 lines at once: the next are not shown)" in bed.shown
+    assert "(more than 1000 lines at once: further lines are not shown)" in bed.shown
     assert MAX_LINES <= len(bed.progress) <= MAX_LINES + 10
 
 
@@ -188,7 +188,7 @@ def test_after_a_flood_lines_are_shown_again_with_the_number_of_those_that_were_
     show("x" * 5000)
     assert seen[MAX_LINES - 1 :] == [
         str(MAX_LINES - 1),
-        "(more than 1000 lines at once: the next are not shown)",
+        "(more than 1000 lines at once: further lines are not shown)",
         "(5 lines were not shown)",
         "x" * 1000,
     ]
@@ -252,7 +252,7 @@ def test_a_result_that_breaks_the_tools_own_output_schema_counts_and_is_shown(be
 
     assert wait_for(run()) == '{}{"n": "not a number"}'
     assert (
-        "(structured: the structured output breaks the tool's own output schema at n: 'not a number' is not of type"
+        "(structured: the structured output violates the tool's output schema at n: 'not a number' is not of type"
         " 'integer')"
     ) in bed.shown
 

@@ -25,7 +25,7 @@ from terminal import Terminal
 
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpSseSkill, OAuth
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
@@ -388,7 +388,7 @@ def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guar
 
     refused, allowed = wait_for(work())
     assert results(refused) == [
-        "whoami: the server asks for more rights (write); a person has to log in for skill tracker"
+        "whoami: the server requires more rights (write); a person has to log in for skill tracker"
     ]
     assert results(allowed) == ["read write"]
 
@@ -446,7 +446,7 @@ def test_nobody_is_waited_for_for_ever(bed: Bed, guarded: Guarded, monkeypatch: 
     async def ignore(url: str) -> None:
         pass
 
-    assert "nobody has logged in within 0.1 s" in wait_for(_refusal(_host(bed, _skill(guarded)), ignore))
+    assert "there was no login within 0.1 s" in wait_for(_refusal(_host(bed, _skill(guarded)), ignore))
 
 
 def test_a_clients_secret_is_sent_to_its_own_issuer_only(bed: Bed, guarded: Guarded) -> None:
@@ -458,7 +458,7 @@ def test_a_clients_secret_is_sent_to_its_own_issuer_only(bed: Bed, guarded: Guar
             return await _run(host)
 
     seen = wait_for(work())
-    assert f"the server leads to {guarded.base} and not to the `issuer` https://auth.example.com" in _problem(seen)
+    assert f"the server names {guarded.base} instead of the `issuer` https://auth.example.com" in _problem(seen)
     assert not any(b"s3cret" in line for line in seen.lines)
     person = OAuth(client_id="c", client_secret="${SECRET}", issuer="https://auth.example.com")
     assert "nothing was sent there" in wait_for(_refusal(_host(bed, _skill(guarded, person))))

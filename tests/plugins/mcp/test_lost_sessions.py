@@ -79,7 +79,7 @@ def test_a_refused_call_is_made_once_more_in_a_new_session(bed: Bed, refusal: Re
     assert server.sent_with_greeting == [None, None], "a new session is begun without the id of the old one"
     assert server.asked["tools/list"] >= 2, "the tools are listed again"
     said = (
-        "(the server had lost its session, as after a restart: a new one has begun, and its 2 tools were listed again)"
+        "(the server had lost its session, as after a restart: a new one was begun, and its 2 tools were listed again)"
     )
     assert bed.shown == [said]
 
@@ -177,7 +177,7 @@ def test_a_server_that_refuses_calls_alone_for_ever_is_asked_twice_a_call(bed: B
     async def scene(session: SkillSession) -> None:
         for _ in range(3):
             said = await _outcome(bed, session)
-            assert said == "error: hello: the server does not know the session any more: the call was not made"
+            assert said == "error: hello: the server no longer knows the session: the call was not made"
 
     _play(bed, server, scene)
     assert server.asked["tools/call"] == 6
@@ -295,7 +295,7 @@ def test_where_no_new_session_begins_the_call_is_an_error_and_later_ones_connect
         said = await asyncio.gather(*(_outcome(bed, session) for _ in range(3)))
         assert all(one.startswith("error: ") for one in said), said
         # a call that was on its way when another one closed the connection cannot know whether it arrived
-        known = ("the call was not made", "could not be connected to", "may have had its effect and is not repeated")
+        known = ("the call was not made", "could not be connected to", "may have had its effect and was not repeated")
         assert all(any(words in one for words in known) for one in said), said
         assert any("the call was not made" in one for one in said), said
         server.greets = lambda: None
@@ -374,7 +374,7 @@ def test_a_server_that_stays_away_is_named_and_the_call_was_not_made(bed: Bed) -
                 return gone, await _outcome(bed, session)
 
     gone, back = wait_for(run(), 60)
-    assert gone.startswith(f"error: hello: nobody answers at 127.0.0.1:{port} (")
+    assert gone.startswith(f"error: hello: there is no answer from 127.0.0.1:{port} (")
     assert gone.endswith("the call was not made")
     assert back == "marker42 hello"
 
@@ -394,7 +394,7 @@ def test_a_connection_that_breaks_before_an_answer_is_not_repeated_and_leaves_ot
 
     async def scene(session: SkillSession) -> None:
         said, other = await asyncio.gather(_outcome(bed, session, "slow"), _outcome(bed, session))
-        assert "may have had its effect, and is not repeated" in said
+        assert "may have had its effect, and was not repeated" in said
         assert other == "marker42 hello"
         assert await _outcome(bed, session) == "marker42 hello"
 

@@ -216,7 +216,7 @@ def test_a_person_is_not_sent_to_a_login_by_plain_http(bed: Bed, net: Open) -> N
 
     net(answer)
     words = _refused_login(bed, _skill())
-    assert "the server wants a login at an address that is not https://: http://other.test/authorize" in words
+    assert "the server requests a login at an address that is not https://: http://other.test/authorize" in words
 
 
 @pytest.mark.parametrize("path", ["/register", "/token"])
@@ -231,7 +231,7 @@ def test_an_answer_of_an_authorization_server_that_is_none_is_not_shown(
 
     net(answer)
     words = _refused_login(bed, _skill()) if path == "/register" else _refusal(bed, _client_credentials())
-    assert words.endswith("the authorization server's answer is not as it should be")
+    assert words.endswith("the authorization server's answer is invalid")
     assert TOKEN not in caplog.text
 
 
@@ -318,4 +318,4 @@ def test_a_token_that_is_bound_to_a_key_is_refused(bed: Bed, net: Open) -> None:
         return _json({"access_token": TOKEN, "token_type": "DPoP"}) if is_token else _guarded(request)
 
     net(answer)
-    assert "the authorization server's answer is not as it should be" in _refusal(bed, _client_credentials())
+    assert "the authorization server's answer is invalid" in _refusal(bed, _client_credentials())

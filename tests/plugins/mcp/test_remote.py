@@ -107,7 +107,7 @@ def test_a_variable_of_a_header_that_is_not_set_is_named(bed: Bed) -> None:
 def test_where_nobody_listens_the_error_is_one_line_without_a_traceback(bed: Bed) -> None:
     message = wait_for(_refusal(bed, _skill("http://127.0.0.1:9/mcp")))
     assert message == (
-        "skill 'web' could not be connected to: nobody answers at 127.0.0.1:9 (All connection attempts failed)"
+        "skill 'web' could not be connected to: there is no answer from 127.0.0.1:9 (All connection attempts failed)"
     )
 
 
@@ -237,4 +237,4 @@ def test_a_fault_of_our_own_is_not_taken_for_a_servers_refusal(bed: Bed, error: 
 
     message, count = wait_for(run())
     assert count == tried
-    assert (f"a fault of perstack or of the MCP SDK, {type(error).__name__}: " in message) is (tried == 1)
+    assert (f"an error in perstack or the MCP SDK, {type(error).__name__}: " in message) is (tried == 1)

@@ -29,7 +29,7 @@ def test_every_kind_of_content_becomes_text_or_a_blob(bed: Bed) -> None:
         "words",
         "image/png",
         "audio/wav",
-        "[image/png: the server sent it in what is not base64]",
+        "[image/png: the server sent data that is not base64]",
         "[resource a: file:///a (the a)]",
         "[resource file:///t]\ninside",
         "application/pdf",

@@ -48,6 +48,6 @@ def test_schemas_that_take_for_ever_keep_nobody_waiting(bed: Bed) -> None:
     assert fourth == "Wrong arguments: too large or too involved to be checked against the schema"
     said = [event.message for event in seen.of("skillStderr")]
     assert "tool large is left out: its schema is too large to be checked" in said
-    broken = f"the structured output breaks the tool's own output schema at a: {WORD!r} does not match '^(a+)+$'"
+    broken = f"the structured output violates the tool's output schema at a: {WORD!r} does not match '^(a+)+$'"
     assert f"(slow_out: {broken})" in said
     assert any(line.startswith("tool slow_in: pattern (?=b)b is not checked: ") for line in said)

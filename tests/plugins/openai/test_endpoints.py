@@ -22,9 +22,9 @@ from perstack.core.messages.messages import (
 )
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import Generation, ProviderConfig
-from perstack_openai.endpoints import OpenAIConnection, is_openai
+from perstack_openai.endpoints import OpenAIConnection
 from perstack_openai.plugin import FACTORIES
-from perstack_openai.profiles import PROFILES
+from perstack_openai.profiles import PROFILES, profile_at
 
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
 QUERY = UserMessage(contents=(TextPart(text="hi"),))
@@ -69,7 +69,7 @@ def test_a_compatible_server_may_be_said_to_take_documents_and_to_take_no_images
     ],
 )
 def test_openai_itself_is_told_from_servers_compatible_with_it(url: str, official: bool) -> None:
-    assert is_openai(url) is official
+    assert profile_at(url).speaks_responses is official
 
 
 def test_openai_speaks_responses_and_compatible_servers_chat_completions_unless_told() -> None:

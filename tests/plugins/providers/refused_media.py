@@ -21,7 +21,7 @@ from wire import Said, Wire
 
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.host import Host
-from perstack.media.formats import media_type
+from perstack.media.file_headers import media_type
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 
 _SHOW = Said(calls=(("c1", "x"),), tool="show")

@@ -13,7 +13,7 @@ from pictures import SHOWING, MediaSkill, picture
 from provider_suite import WIRES
 from wire import Said, Wire
 
-from perstack.config.project import ProjectPlace
+from perstack.config.project_place import ProjectPlace
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.errors import UsageError

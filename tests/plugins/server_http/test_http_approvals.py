@@ -153,7 +153,7 @@ def test_a_call_that_the_list_does_not_show_whole_is_refused_and_not_approved(tm
         assert "secret" not in waiting["text"]
         place = f"/v1/approvals/{waiting['id']}"
         refused = client.post(place, json={"answer": answer, "callDigest": waiting["callDigest"], "wait": True})
-        assert (refused.status_code, "only a `no` is taken here" in refused.json()["detail"]) == (400, True)
+        assert (refused.status_code, "only `no` is accepted here" in refused.json()["detail"]) == (400, True)
         assert f"a person approves the call, or not, by the answer to {waiting['id']}" in refused.json()["detail"]
         assert client.post(place, json={"answer": "no", "wait": True}).json()["status"] == "completed"
     assert (tmp_path / ".env").read_text() == "KEY=secret\n"

@@ -83,7 +83,7 @@ def test_the_same_request_again_is_no_second_job(server: httpx.Client, terminal:
     assert send(0).json() == {"id": job_id, "status": "completed"}
     other = server.post("/v1/jobs", json={**asked, "query": "another"}, headers=headers)
     assert (other.status_code, other.headers["content-type"]) == (409, "application/problem+json")
-    assert "is another one" in other.json()["detail"]
+    assert "was started by another request" in other.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_an_approval_over_http_is_a_yes_or_a_no_and_says_who_gave_it(server: htt
     server.post("/v1/execution", json={"taskId": "ship"})
     server.post("/v1/execution/ship/pause", json={"reason": "human_approval"})
     refused = server.post("/v1/execution/ship/answer", json={"value": "maybe"})
-    assert (refused.status_code, "say yes or no" in refused.json()["detail"]) == (400, True)
+    assert (refused.status_code, "answer yes or no" in refused.json()["detail"]) == (400, True)
     given = server.post(
         "/v1/execution/ship/answer", json={"value": "no: not today"}, headers={"User-Agent": "bot\t1 " + "x" * 300}
     ).json()

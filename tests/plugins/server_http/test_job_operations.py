@@ -16,23 +16,23 @@ from perstack.doors.operations import OfferedOperation, OperationArguments, Oper
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.served_project import ServedProject
-from perstack.oversight.decisions import FREE, FreeArgument
+from perstack.oversight.needed_decisions import FREE, FreeArgument
 from perstack_server.http import openapi, routes
 from perstack_server.mcp.tools import list_tools
 
 
-class Remark(OperationArguments):
+class Remark(OperationArguments[SubmittedJob]):
     """Remark on a Job. This is an operation that only this test has."""
 
     id: FreeArgument[str]
-    loud_words: FreeArgument[str] = Field(description="What is remarked.")
+    loud_words: FreeArgument[str] = Field(description="What is print_message.")
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[SubmittedJob, R]) -> R:
         return call.reply(SubmittedJob(id=f"{self.id}-{self.loud_words}", status="queued"), "remarked")
 
 
 REMARK = OfferedOperation(
-    "remark", Remark, SubmittedJob, "read", FREE, "Remark", Route("POST", "/v1/jobs/{id}/remark", {200: "done"})
+    "remark", Remark, "read", FREE, "Remark", Route("POST", "/v1/jobs/{id}/remark", {200: "done"})
 )
 
 

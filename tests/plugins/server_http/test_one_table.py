@@ -20,10 +20,10 @@ from starlette.applications import Starlette
 
 from perstack.core.definitions.skills import PluginSkill
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import NotFound
 from perstack.memory import ExecutionMemory
-from perstack.oversight.decisions import FREE
+from perstack.oversight.needed_decisions import FREE
 from perstack.tasks.arguments import Text
 from perstack.tasks.events import CheckpointTask, StoredTaskEvent
 from perstack.tasks.memory import TaskMemory
@@ -46,7 +46,7 @@ LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "d
 class Remark(ChangeCommand):
     """Remark on a task. This is an operation that only this test has."""
 
-    words: Annotated[Text, FREE, Field(description="What is remarked.")]
+    words: Annotated[Text, FREE, Field(description="What is print_message.")]
     loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, FREE, Field(description="The same, loud.")] = None
 
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[StoredTaskEvent]:

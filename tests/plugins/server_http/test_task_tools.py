@@ -62,7 +62,7 @@ def test_the_inbox_is_the_same_in_an_editor(tmp_path: Path) -> None:
             job, task = structure(result)["questions"]
             assert (job["id"], job["job"], job["who"], job["text"]) == ("tea-1-5", "tea", "guest", "Tea or coffee?")
             assert (task["id"], task["task"], task["who"], task["approval"]) == ("deploy", "deploy", "ci", True)
-            assert 'or by: perstack answer tea-1-5 "ANSWER"' in texts(result)[0]
+            assert 'or with: perstack answer tea-1-5 "ANSWER"' in texts(result)[0]
             assert texts(await editor.call("answer", job="tea", question="tea-1-5", answer="Tea"))[0] == "Served."
             assert (await editor.call("answer", job="tea", question="tea-1-5", answer="Coffee")).is_error
             assert structure(await editor.call("task_answer", taskId="deploy", value=True))["answered"] is True

@@ -123,7 +123,7 @@ def test_the_example_goes_over_http(tmp_path: Path, style: Callable[[Any], Any],
             wait_for(play(send), SECONDS)
             other = client.post("/v1/execution/refactor-auth-2026/archive", json={"task_id": "another"})
             assert other.status_code == 400
-            assert "the path says refactor-auth-2026, and the body another" in other.json()["detail"]
+            assert "the path has refactor-auth-2026 but the body another" in other.json()["detail"]
 
 
 @STYLES

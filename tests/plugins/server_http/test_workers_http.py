@@ -1,4 +1,4 @@
-"""A worker's health and its figures, and its log."""
+"""A worker's health and its metrics, and its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from terminal import SECONDS
 from perstack.core.base.usage import Usage
 from perstack.doors.cli.worker import json_line, text_line
 from perstack.doors.cli.worker_health import app_of, served
-from perstack.doors.cli.worker_metrics import figures
+from perstack.doors.cli.worker_metrics import metrics_text
 from perstack.doors.shared.http_connections import ListenAddress
 from perstack.testing.scripted import text, tool, turn
 from perstack.workers.reports import MAX_MODELS, OTHERS, WorkerCounters, WorkerReport
@@ -75,7 +75,7 @@ def test_names_of_models_are_bounded_and_every_token_is_in_one_kind() -> None:
     tally = WorkerCounters()
     for number in range(MAX_MODELS + 20):
         tally.add(Usage.of(10, 5, reasoning=2, cached=4), f'p/m"\n{number}')
-    page = figures(tally, None, 0).decode()
+    page = metrics_text(tally, None, 0).decode()
     assert len({model for _, model in tally.tokens}) == MAX_MODELS + 1
     assert tally.tokens["input", OTHERS] == 20 * 6
     assert sum(tally.tokens.values()) == (MAX_MODELS + 20) * 15

@@ -193,7 +193,7 @@ def test_state_that_is_not_ours_is_refused(asking: Terminal) -> None:
     async def work() -> None:
         async with attached(asking, era="stateless") as editor:
             for state in ("nonsense", "{}", json.dumps({"question": "../x"})):
-                with pytest.raises(MCPError, match="not what this server gave"):
+                with pytest.raises(MCPError, match="not given by this server"):
                     await editor.client.session.call_tool("guest", {"query": "x"}, request_state=state)
             state = json.dumps({"question": "no-1-1"})
             result = await editor.client.session.call_tool("guest", {"query": "x"}, request_state=state)

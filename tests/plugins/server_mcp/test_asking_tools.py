@@ -87,7 +87,7 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_job_waits(agency: Termin
         async with attached(agency, era=era, fill=lambda params: wrong) as editor:
             result = await editor.call("agency", query="A trip")
             assert structure(result)["status"] == "stoppedByInteractiveTool"
-            assert any("The answer was not taken: the answer does not fit: nights" in text for text in texts(result))
+            assert any("The answer was not accepted: the answer does not fit: nights" in text for text in texts(result))
             assert len(editor.shown) == 1
 
     wait_for(work(), 60)

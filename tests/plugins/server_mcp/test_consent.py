@@ -47,7 +47,7 @@ def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Term
             ran = change(terminal)
             result = await call_texts(editor)
             assert result[0] == "old"
-            assert "a person agrees by `perstack trust`" in result[-1]
+            assert "a person agrees with `perstack trust`" in result[-1]
             assert "executes (experts.solo.skills.evil)" in result[-1]
             assert "touch" not in result[-1]
             assert not ran.exists()

@@ -10,10 +10,16 @@ from http_server import AUTH_HEADERS, DECIDING_HEADERS, DECISION_TOKEN, TOKEN, a
 from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal, reply
 
-from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, marks_of, task_operation
+from perstack.doors.operations import (
+    AnyArguments,
+    Arguments,
+    OfferedOperation,
+    marks_of,
+    task_operation,
+)
 from perstack.doors.operations.driving import EXPERT_OPERATION
 from perstack.doors.operations.jobs import JOB_OPERATIONS
-from perstack.oversight.decisions import FREE, decisions_in
+from perstack.oversight.needed_decisions import FREE, decisions_in
 from perstack.tasks.operation_table import OPERATIONS
 
 ALL = (*JOB_OPERATIONS, *map(task_operation, OPERATIONS), EXPERT_OPERATION)
@@ -35,7 +41,7 @@ def stopped(terminal: Terminal) -> Terminal:
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda one: one.name)
 def test_each_operation_and_each_argument_declares_what_it_decides(
-    operation: OfferedOperation[OperationArguments],
+    operation: OfferedOperation[AnyArguments],
 ) -> None:
     assert [name for name, mark in marks_of(operation).items() if mark is None] == []
 
@@ -103,7 +109,7 @@ def test_a_no_changes_nothing_and_a_yes_is_for_what_the_form_showed(stopped: Ter
             assert texts(done)[0] == "One note."
             (asked,) = editor.shown
             assert asked.message.startswith("mcp ")
-            assert "asks for what only you decide:\n- Raise a limit of Job job of solo: " in asked.message
+            assert "asks for decisions that only you can make:\n- Raise a limit of Job job of solo: " in asked.message
             assert asked.message.endswith("max_steps from 1 to no limit, max_cost from 0.02 to 1,000")
 
     wait_for(work(), SECONDS)
@@ -120,7 +126,7 @@ def test_a_yes_to_what_has_changed_meanwhile_is_none(stopped: Terminal, era: str
     async def work() -> None:
         async with attached(stopped, era=era, fill=fill) as editor:
             refused = await editor.call("resume_job", job="job", maxCost=1000)
-            assert "what was shown has changed meanwhile" in texts(refused)[0]
+            assert "what the person was shown has changed since" in texts(refused)[0]
 
     wait_for(work(), SECONDS)
 

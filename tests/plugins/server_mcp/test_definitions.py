@@ -155,7 +155,7 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
             result = await editor.call("solo", query="go")
             assert texts(result)[0] == "One note."
             note = texts(result)[-1]
-            assert "the last good one is used" in note
+            assert "the last valid one is used" in note
             assert ("perstack.toml:" if place == "root" else "other.toml:") in note
             details = await editor.job(structure(result)["id"])
             assert note == texts(await editor.call("get_checkpoint", checkpoint=details["checkpoint"]))[-1]

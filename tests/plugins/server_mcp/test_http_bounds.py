@@ -290,7 +290,7 @@ def test_a_unix_socket_needs_no_token_and_lets_only_its_own_user_in(terminal: Te
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(place)), base_url="http://localhost") as client:
             assert client.get("/v1/execution").json()["tasks"] == []
         result = terminal.call("mcp", "--http", f"unix:{place}")
-        assert (result.code, "another server listens there" in result.err) == (2, True)
+        assert (result.code, "another server listens there: name another path" in result.err) == (2, True)
         if os.geteuid() == 0:
             place.chmod(0o666)  # so that only the check of the uid is in the way
             ended = subprocess.run([sys.executable, "-c", ASK, str(place)], capture_output=True, text=True, check=True)

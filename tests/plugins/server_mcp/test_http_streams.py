@@ -138,7 +138,7 @@ def test_an_event_that_is_not_known_is_refused_in_a_line(terminal: Terminal, eve
     with serving(terminal) as (url, _), Session(url) as session:
         answer = session.http.get(url, headers=[(b"Last-Event-ID", event_id.encode())])  # type: ignore[arg-type]
         assert answer.status_code == 400
-        assert "is not one of this session" in answer.json()["error"]["message"]
+        assert "is not an event of this session" in answer.json()["error"]["message"]
 
 
 def test_no_session_reads_the_events_of_another(waiting: Terminal) -> None:

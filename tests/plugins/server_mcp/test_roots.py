@@ -190,7 +190,7 @@ def test_what_is_wrong_with_the_open_folder_is_said_until_it_is_mended(
 
     async def work() -> None:
         async with attached(started_in(terminal, tmp_path), **open_folders.callbacks) as editor:
-            with pytest.raises(MCPError, match=f"no perstack.toml in what you have open, {tmp_path}"):
+            with pytest.raises(MCPError, match=rf"no perstack.toml in your open folders \({tmp_path}"):
                 await editor.client.list_tools()
             open_folders.folders = (red,)
             with pytest.raises(MCPError, match=r"perstack\.toml:2: experts\.by_red\.instrction"):

@@ -263,7 +263,7 @@ def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
             assert "solo" in {tool.name for tool in (await client.list_tools()).tools}
 
     wait_for(work(), SECONDS)
-    assert "does not say which folders it has open" in capsys.readouterr().err
+    assert "does not report which folders it has open" in capsys.readouterr().err
 
 
 def test_a_client_that_does_not_read_keeps_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(
 ) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(StorageError, match=r"jobs\.db: .*not an SQLite database; name another file"):
+    with pytest.raises(StorageError, match=r"jobs\.db: .*not an SQLite database: name another file"):
         wait_for(storage.create_job(JOB))
     assert path.read_bytes() == content
 
@@ -377,7 +377,7 @@ def test_a_database_that_keeps_no_row_for_a_run_is_an_error_and_mixes_no_logs(
         db.execute("CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END")
     (line,), _ = seal(EMPTY_LOG, [payload(1)])
     for run in (RUN, RunRef(JOB, "run-2")):
-        with pytest.raises(StorageError, match="the database keeps no row for it"):
+        with pytest.raises(StorageError, match="the database did not keep a row for it"):
             wait_for(storage.append(run, 0, [line]))
         assert wait_for(storage.read(run)) == []
         with pytest.raises(NotFound, match="has no records"):

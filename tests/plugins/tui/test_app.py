@@ -107,12 +107,12 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
         async with run_app(host, app=app, notices=True) as screen:
             await screen.sees("Writes haiku")
             file.write_text(good + "x = [\n")
-            await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+            await screen.sees("the last valid one is used", "perstack.toml:5:", "Writes haiku")
             await screen.press("f9")
-            await screen.sees("perstack.toml is broken: there is")
+            await screen.sees("perstack.toml is invalid: there is")
             file.write_text(good.replace("haiku", "verse"))
             await screen.sees("Writes verse")
-            await screen.sees_no("last good one")
+            await screen.sees_no("last valid one")
 
     wait_for(person())
 

@@ -64,9 +64,9 @@ def test_what_a_query_says_is_text_and_escape_goes_back(bench: Bench) -> None:
             await screen.press("tab")
             await screen.sees("Step 1 (")
             await screen.press("escape")
-            await screen.sees("(pond)", "Tab looks into it")
+            await screen.sees("(pond)", "Tab shows details")
             await screen.press("escape")
-            await screen.sees_no("Tab looks into it")
+            await screen.sees_no("Tab shows details")
 
     wait_for(person())
 
@@ -180,7 +180,7 @@ def test_what_can_be_done_stands_in_the_palette_and_in_the_help_which_goes_back_
             await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("f1")
-            await screen.sees("In the History", "Answer what was asked there differently")
+            await screen.sees("In the History", "Give another answer to the question there")
             await screen.press("escape")
             await screen.sees("Step 1 (")
             await screen.press("ctrl+p")

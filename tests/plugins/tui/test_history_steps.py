@@ -8,7 +8,7 @@ from hosts import Bench, expert, wait_for
 from terminal import Terminal, reply
 from terminal_app import run_app
 
-from perstack.doors.shared.next_steps import of_checkpoint
+from perstack.doors.shared.next_step_phrases import of_checkpoint
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 

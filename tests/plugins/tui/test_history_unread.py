@@ -79,7 +79,7 @@ def test_a_job_of_which_nothing_reads_is_one_row_beside_the_others(bench: Bench,
             await screen.press("tab")
             await screen.sees("There is no checkpoint yet.")
             await screen.press("escape")
-            await screen.sees("(bad)", "Tab looks into it")
+            await screen.sees("(bad)", "Tab shows details")
 
     wait_for(person())
 
@@ -112,7 +112,7 @@ def test_a_job_that_was_deleted_while_it_was_shown_is_said_not_to_be_there_and_c
             await screen.press("enter")
             await screen.sees("there is no Job gone")
             await screen.press("escape", "o")
-            await screen.sees("1 gone !", "there is no Job gone", "it could not be read; Enter tries again")
+            await screen.sees("1 gone !", "there is no Job gone", "the Job could not be read; Enter tries again")
             await screen.type("And now?")
             await ponds(bench, "gone")
             await screen.press("enter")
@@ -137,7 +137,7 @@ def test_jobs_that_are_further_back_are_read_while_the_newest_are_looked_at(
             await screen.sees("❯ writer - 2 steps (j1)")
             await screen.press("backspace")
             await screen.type("0")
-            await screen.sees("None of the newest 6 Jobs has these words.")
+            await screen.sees("None of the newest 6 Jobs contains these words.")
 
     wait_for(person())
 

@@ -129,7 +129,7 @@ def test_a_text_that_is_too_long_to_show_is_refused_with_what_to_do(bench: Bench
         async with run_app(bench.host([text("Well.")], WRITER), expert="writer", notices=True) as screen:
             await screen.sees("what should writer do?")
             await screen.paste("x" * 100_001)
-            await screen.sees("100,001 characters", "name a file with @")
+            await screen.sees("100,001 characters", "name it with @")
             assert not _composer(screen).text
             await screen.paste("x" * 100_000)
             await screen.wait_until(lambda _: len(_composer(screen).text) == 100_000, "the text")

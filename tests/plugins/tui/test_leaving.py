@@ -43,7 +43,7 @@ def test_while_it_waits_to_leave_it_says_so_and_nothing_else_is_begun(bench: Ben
             await screen.press("ctrl+q")
             await screen.sees("1 Job is at work", "keep waiting")
             await screen.press("i")
-            await screen.sees("Interrupting, which is recorded; then it leaves.", "leave at once")
+            await screen.sees("Interrupting and recording it; the program then exits.", "leave at once")
             await screen.press("escape", "w", "enter")
             await screen.sees("leave at once")
             assert screen.app.is_running

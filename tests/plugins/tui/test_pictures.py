@@ -22,7 +22,7 @@ from scenes import SCENES, Still, program_of
 from terminal_app import run_app
 from textual.screen import Screen
 
-from perstack.engine.plugins import skills
+from perstack.engine.plugins import job_skills
 from perstack.engine.runs import generation, tool_calls
 from perstack.engine.runs import generation as tries
 from perstack.system import user
@@ -74,7 +74,7 @@ def test_a_screen_looks_as_it_did(
     bench, clock = Bench(folder, "file:perstack"), Still()
     monkeypatch.setattr(SystemClock, "now", lambda _: clock.now())
     monkeypatch.setattr(user, "_user", lambda: "ann")
-    for module in (generation, skills, tool_calls, tries):  # what is measured takes no time
+    for module in (generation, job_skills, tool_calls, tries):  # what is measured takes no time
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     if name == "no-color":
         monkeypatch.setenv("NO_COLOR", "1")

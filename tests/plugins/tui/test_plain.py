@@ -16,7 +16,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.testing.scripted import text, tool, turn
 from perstack_tui.actions import COMMANDS
@@ -33,8 +33,8 @@ def test_an_expert_is_chosen_by_number_name_or_words_and_a_follow_up_is_the_next
         host = bench.host([text("Old pond.\nA frog."), text("Another.")], GUEST, WRITER)
         async with begin_person(host) as one:
             await one.sees("1. guest: Asks first", "2. writer: Writes haiku")
-            await one.types("nobody", "no Expert has these words")
-            await one.types("3", "no Expert has these words")
+            await one.types("nobody", "no Expert matches these words")
+            await one.types("3", "no Expert matches these words")
             await one.types("haiku", "> what should writer do?")
             await one.types("/new", "1. guest: ")
             await one.types("2", "> what should writer do?")
@@ -200,14 +200,14 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
         await host.run("guest", "Serve again", job_id="open")
         async with begin_person(host) as one:
             await one.types("/history serve", "1. guest - 1 step (open)", "2. guest - 2 steps (tea)")
-            await one.types("/history nothing", "no Job has these words")
+            await one.types("/history nothing", "no Job contains these words")
             await one.types("/inbox", "1. guest: Which?", "/open NUMBER")
             await one.types("/open 1", "guest asks: Which?")
             seen = await one.types("/open tea", "Job tea", "  Served.", "completed: 2 steps", "> a follow-up")
             assert "Which?" not in seen
             await one.types("/checkpoints", "1. Step 1 (tea-1-", "asks Which?", "3. Step 2 (tea-1-")
             await one.types("/branch 9", "where?")
-            await one.types("/again 3", "nothing was asked of you there")
+            await one.types("/again 3", "there was no question to you there")
             await one.types("/branch 3", "> a new query, in a branch, from tea-1-")
             assert one.program.interrupt()
             await one.sees("left the branch", "> a follow-up")

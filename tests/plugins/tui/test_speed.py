@@ -52,7 +52,7 @@ def heard(screen: Screen, delta: str) -> None:
     session = screen.app.pane.session
     assert session.job is not None
     run_id = session.job.coordinator_run_id
-    session.transcript.take(
+    session.transcript.apply(
         StreamText(
             id="1", timestamp=1, job_id=session.job.id, run_id=run_id, expert_key="writer", step_number=2, delta=delta
         )
@@ -97,7 +97,7 @@ def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
     looks, stream = RenderContext(60), Stream(is_thought=False)
     before: list[object] = []
     for word in words(3_000):
-        stream.hears(word)
+        stream.append(word)
         lines = stream.lines(looks)
         assert all(one is other for one, other in zip(lines[:-2], before, strict=False))
         before = [*lines[:-2]]
@@ -108,9 +108,9 @@ def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
 @given(st.text(alphabet=" \nab日é", max_size=200), st.integers(4, 40), st.integers(1, 7))
 def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width: int, size: int) -> None:
     looks, whole, pieces = RenderContext(width), Stream(is_thought=False), Stream(is_thought=False)
-    whole.hears(said)
+    whole.append(said)
     for at in range(0, len(said), size):
-        pieces.hears(said[at : at + size])
+        pieces.append(said[at : at + size])
         pieces.lines(looks)
     assert [text_of(line).rstrip() for line in pieces.lines(looks)] == [
         text_of(line).rstrip() for line in whole.lines(looks)

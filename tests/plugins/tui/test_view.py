@@ -16,10 +16,10 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.activity import CallActivity, JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.testing.scripted import text, tool, turn
@@ -50,7 +50,7 @@ def run(bench: Bench, script: object, *experts: object) -> list[Event]:
 def folded(events: list[Event]) -> Transcript:
     transcript = Transcript()
     for event in events:
-        transcript.take(event)
+        transcript.apply(event)
     return transcript
 
 
@@ -99,7 +99,7 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
         "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
     ]
     for event in [*at_work[1:], *others[asks + 1 :]]:
-        transcript.take(event)
+        transcript.apply(event)
     assert "│   └ needs your approval (writeTextFile)" in shown_lines(transcript, wide)
 
 
@@ -116,7 +116,7 @@ def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(be
     transcript, lines = Transcript(), list[str]()
     printer = _printer(lines)
     for event in events:
-        printer.print_event(event, transcript.take(event), transcript.live)
+        printer.print_event(event, transcript.apply(event), transcript.live)
         assert "when the other delegates" not in "\n".join(shown_lines(transcript, RenderContext(100, 0)))
     assert "│ │   └ needs your approval (writeTextFile)" in shown_lines(transcript, RenderContext(100, 0))
     assert "waits" not in "\n".join(lines)
@@ -130,14 +130,14 @@ def test_a_run_whose_process_was_killed_is_not_at_work_beside_the_one_that_conti
     events.clear()
     wait_for(host.continue_job("solo", "More", job_id=job.id, on_event=lambda event, _: events.append(event)))
     transcript = folded([*killed, *events])
-    assert not transcript.rest()
+    assert not transcript.stop_all()
 
 
 def test_what_is_stored_replaces_what_was_streamed_and_is_shown_once(bench: Bench) -> None:
     events = run(bench, [text("A word, and another.")], expert("solo"))
     transcript = Transcript()
     for event in events:
-        transcript.take(event)
+        transcript.apply(event)
         if event.type == "streamText":
             assert any(isinstance(item, Stream) for item in transcript.root.items)
     assert sum("A word" in line for line in shown_lines(transcript)) == 1
@@ -197,7 +197,7 @@ def test_no_line_is_wider_than_it_may_be_and_none_has_a_control_character(said: 
     call.call.result, call.is_open = said, True
     nodes: list[TreeItem] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
     stream = Stream(is_thought=False)
-    stream.hears(said)
+    stream.append(said)
     for node in (*nodes, stream):
         for line in node.lines(RenderContext(max(20, width))):
             assert cells_of(line) <= max(20, width)
@@ -246,7 +246,7 @@ def test_calls_that_a_crash_left_open_are_shown_with_what_was_said_of_them() -> 
     call = UnsettledCall("k", "c", "job-1", "writer", "exec", '{"command": "ls"}')
     before = [text_of(line) for line in unsettled_lines([call], {}, 0, 70)]
     assert "❯ exec of writer" in before
-    assert "    the model sees that it was interrupted" in before
+    assert "    the model is told that it was interrupted" in before
     assert "    it was done" in [text_of(line) for line in unsettled_lines([call], {"k": "done"}, 0, 70)]
 
 
@@ -274,9 +274,9 @@ def test_experts_are_found_by_their_keys_and_descriptions() -> None:
 
 def test_what_was_typed_before_comes_back_and_the_draft_is_kept() -> None:
     typed = InputHistory(["one"])
-    typed.keep("two")
-    assert [typed.back("draft"), typed.back("two"), typed.back("one")] == ["two", "one", None]
-    assert [typed.forth(), typed.forth(), typed.forth()] == ["two", "draft", None]
+    typed.add("two")
+    assert [typed.previous("draft"), typed.previous("two"), typed.previous("one")] == ["two", "one", None]
+    assert [typed.next(), typed.next(), typed.next()] == ["two", "draft", None]
 
 
 def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 rule that allows it or asks about it, by `default` in `[permissions]`, by a `pick`, or by a runtime that is a sandbox.
 A rule that allows some commands, `exec(git log *)`, grants these and no others. For a Run whose definition does not
 name it, `rules_without_grant` is one more rule set, which asks a person about what no such rule allows. Where
-nobody can be asked, the call runs in a sandbox or not at all (`engine.permissions.settling`). The grant is decided when
+nobody can be asked, the call runs in a sandbox or not at all (`engine.runs.approvals`). The grant is decided when
 a Run starts and recorded with it, so a Job keeps the grant that it began with. Runs in logs of earlier versions have
 none and are not asked about.
 """

@@ -144,7 +144,7 @@ def _wrong_web_domain(domain: str) -> str | None:
     return wrong_domain(domain) if plain == domain else f"write `{plain}`: it covers all below it"
 
 
-def _has_two_lists(options: object) -> str | None:
+def _wrong_lists(options: object) -> str | None:
     is_both = isinstance(options, WebToolOptions) and options.allowed_domains and options.blocked_domains
     return "must not have both `allowedDomains` and `blockedDomains`: take one out" if is_both else None
 
@@ -183,13 +183,13 @@ class ProviderToolOptions(Record):
 
     web_search: Annotated[
         WebToolOptions | None,
-        Rule(_has_two_lists),
+        Rule(_wrong_lists),
         Field(exclude_if=falsy),
         Key("limits of searches of the web", effect="table"),
     ] = None
     web_fetch: Annotated[
         WebToolOptions | None,
-        Rule(_has_two_lists),
+        Rule(_wrong_lists),
         Field(exclude_if=falsy),
         Key("limits of the pages that are read", effect="table"),
     ] = None

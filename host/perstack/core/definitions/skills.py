@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, get_args
 
@@ -99,6 +100,22 @@ class ToolSpec(Record):
     subject: Subject | None = None
 
 
+CATALOGUE_STAGE, ARGUMENTS_STAGE, RULES_STAGE = "catalogue", "arguments", "rules"
+"""Names of the stages whose verdicts the other fields of a `DecidedCall` tell apart."""
+
+
+class Strictness(IntEnum):
+    """Verdicts on a call, from the mildest to the strictest."""
+
+    ALLOWED = 0
+    APPROVED = 1  # for the whole Job
+    ASKED = 2
+    DENIED = 3
+
+
+STRICTNESS_WORDS = ("allowed", "approved for the whole Job", "waiting for approval", "denied")
+
+
 class DecidedCall(Record):
     """Host's decision about one tool call of a reply. The arguments are in the reply."""
 
@@ -122,6 +139,36 @@ class DecidedCall(Record):
     )
     definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition; empty for the host's tools
     changed: str = Field(default="", exclude_if=falsy)  # why that definition is not agreed to, so that each call asks
+    # stage that refused the call or has a person asked; empty if `decider` follows from the other fields
+    stage: str = Field(default="", exclude_if=falsy)
+
+    @property
+    def decider(self) -> str:
+        """Stage whose verdict this is; empty for a call that every stage allows."""
+        if self.stage or self.rule:
+            return self.stage or RULES_STAGE
+        if self.kind != "refused":
+            return ""
+        return ARGUMENTS_STAGE if self.skill_name else CATALOGUE_STAGE
+
+    @property
+    def strictness(self) -> Strictness:
+        """The verdict as a number, to be compared with others."""
+        if self.kind == "refused":
+            return Strictness.DENIED
+        if self.asks:
+            return Strictness.ASKED
+        return Strictness.APPROVED if self.approved_by else Strictness.ALLOWED
+
+
+def without_verdict(decided: DecidedCall) -> DecidedCall:
+    """Return a decided call as it was before any stage but the first two judged it.
+
+    A refused call keeps no kind: one of a skill `delegate/…` is taken for a delegation, any other for a tool's.
+    """
+    kind: ToolKind = "delegate" if decided.skill_name.startswith("delegate/") else "tool"
+    plain: dict[str, object] = {"rule": "", "stage": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
+    return decided.model_copy(update=plain | ({"kind": kind} if decided.kind == "refused" else {}))
 
 
 def legal_tool_name(name: str) -> str:
@@ -514,7 +561,7 @@ def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
 
 
 # Skill that `ask = true` adds to an Expert. It is an ordinary interactive skill, so only Coordinators are offered its
-# tool, and `core.jobs.answers` reads the answers.
+# tool, and `core.jobs.answer_reading` reads the answers.
 
 ASK_USER = "askUser"
 

@@ -2,7 +2,7 @@
 
 A Job belongs to a task, a schedule, a series of iterations or to nobody, and a worker may hold an order for it. Each
 derives the state of the Job with `job_state` and reads in DUE what follows. The modules of the owners turn that into
-events and steps: tasks/due.py, schedules/decide.py, iterations/next_step.py, workers/orders.py.
+events and steps: tasks/due_tasks.py, schedules/decide.py, iterations/next_step.py, workers/orders.py.
 
 They also decide what is due at a time, in any state of a Job: a task's pause or timeout is over, an occurrence of a
 schedule has come, an order may be claimed again. A worker that looks for Runs to continue reads their logs

@@ -7,10 +7,10 @@ logs.
 
 A person may start several Coordinator Runs, one after the other; the one started or resumed last represents the Job.
 
-The package builds on this sum: `summary.py` presents it (job.json, a cache), `budget.py` decides what
-its Runs may still spend, `answers.py` reads answers to its question, `resuming.py` says whether and why it continues,
-and `queries.py` selects Jobs. To show a value of a Run per Job, change together: a property of `Job`, `JobSummary` and
-`summarize`.
+The package builds on this sum: `summary.py` presents it (job.json, a cache), `budget_ledger.py` decides
+what its Runs may still spend, `answer_reading.py` reads answers to its question, `resuming.py` says whether and why it
+continues, and `queries.py` selects Jobs. To show a value of a Run per Job, change together: a property of `Job`,
+`JobSummary` and `summarize`.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from perstack.core.base.usage import NO_USAGE, Charge, Usage, sum_charges
 from perstack.core.definitions.permissions import StandingApproval, Widening
 from perstack.core.definitions.settings import RECORDED, Limits
 from perstack.core.runs.facts import Closed
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 

@@ -22,7 +22,7 @@ from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.job import Job
 from perstack.core.runs.facts import Closed, ContinuedFrom, Queued
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, RunStatus
 from perstack.dataclass import dataclass

@@ -18,11 +18,17 @@ from perstack.core.definitions.permissions import (
     with_approved,
     wrong_rule,
 )
-from perstack.core.definitions.skills import DecidedCall, legal_tool_name
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.definitions.skills import (
+    RULES_STAGE,
+    STRICTNESS_WORDS,
+    DecidedCall,
+    Strictness,
+    legal_tool_name,
+    without_verdict,
+)
 from perstack.core.permissions.command_patterns import literal_word
-from perstack.core.permissions.decisions import Ruling, decide_call
-from perstack.dataclass import dataclass
+from perstack.core.permissions.policy_calls import Difference, PolicyCall
+from perstack.core.permissions.rule_decisions import Ruling, decide_call
 
 _MAX_RULE_CHARS = 1_000
 
@@ -108,14 +114,6 @@ def _rule_name(ruling: Ruling) -> str:
     return ruling.reason or ruling.rule or f'default = "{ruling.decision}"'
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Recorded decision that differs from the rules."""
-
-    words: str
-    is_certain: bool  # True if it differs under every reading of the call
-
-
 def difference_of(
     chain: Sequence[RuleSet],
     standing: Sequence[StandingApproval],
@@ -126,30 +124,25 @@ def difference_of(
 ) -> Difference | None:
     """Return how a recorded decision differs from these rules; None if it may agree.
 
-    `standing`: approvals for the whole Job. `is_same_place`: the workspace is at the path where the Job ran. Raises
-    ValueError for rules that cannot be parsed.
+    A verdict of another stage hides a milder one of the rules. `standing`: approvals for the whole Job.
+    `is_same_place`: the workspace is at the path where the Job ran. Raises ValueError for rules that cannot be parsed.
     """
-    if decided.kind == "refused" and not decided.rule:
-        return None  # no rule was asked
     used_approvals = tuple(approval for approval in standing if approval.id == decided.approved_by)
-    plain = decided.model_copy(
-        update={"rule": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
-        | ({"kind": "delegate" if decided.skill_name.startswith("delegate/") else "tool"} if decided.rule else {})
-    )
+    plain = without_verdict(decided)
     rulings = [apply_rules(chain, used_approvals, plain, reading) for reading in readings]
-    recorded, current = _strictness(decided), [_strictness(ruling) for ruling in rulings]
+    recorded, current = decided.strictness, [ruling.strictness for ruling in rulings]
     subject = f"call {decided.id} of {decided.tool_name}"
-    if recorded not in current:
-        before, after = _STRICTNESS_WORDS[recorded], _STRICTNESS_WORDS[current[0]]
+    is_hidden = decided.decider not in ("", RULES_STAGE) and min(current) <= min(recorded, Strictness.ASKED)
+    if recorded not in current and not is_hidden:
+        before, after = STRICTNESS_WORDS[recorded], STRICTNESS_WORDS[current[0]]
         message = f"{subject} is recorded as {before}, where the rules in force make it {after}"
         rule = f" ({rulings[0].rule})" if rulings[0].rule else ""
         is_about_files = any(map(_depends_on_files, readings))
         is_milder = all(level > recorded for level in current) and (is_same_place or bool(decided.ways))
-        is_certain = is_milder or not is_about_files
-        return Difference(f"{message}{rule}", is_certain)
+        return Difference(f"{message}{rule}", "" if is_milder or not is_about_files else _DEPENDS_ON_FILES)
     unnamed = next((path for path in decided.opens if not _is_named(chain, path)), None)
     if unnamed is not None:
-        return Difference(f"{subject} is recorded with {unnamed} opened, which no rule in force names", True)
+        return Difference(f"{subject} is recorded with {unnamed} opened, which no rule in force names")
     return None
 
 
@@ -162,14 +155,7 @@ def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str,
     return tuple(sorted(names | rule_names))
 
 
-_ALLOWED, _APPROVED, _ASKED, _DENIED = range(4)
-_STRICTNESS_WORDS = ("allowed", "approved for the whole Job", "waiting for approval", "denied")
-
-
-def _strictness(decided: DecidedCall) -> int:
-    if decided.kind == "refused":
-        return _DENIED
-    return _ASKED if decided.asks else _APPROVED if decided.approved_by else _ALLOWED
+_DEPENDS_ON_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
 
 
 def _depends_on_files(policy_call: PolicyCall) -> bool:

@@ -18,8 +18,8 @@ from pydantic import JsonValue
 from perstack.core.definitions.permissions import PermissionRule
 from perstack.core.definitions.skills import PathUse
 from perstack.core.files.globs import Glob
-from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.command_patterns import WordPattern, matches_arguments, read_command
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.core.permissions.shell_syntax import ShellCommand
 from perstack.dataclass import dataclass
 

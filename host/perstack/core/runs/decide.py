@@ -28,7 +28,7 @@ from perstack.core.runs.facts import (
     Stamps,
     at_checkpoint,
 )
-from perstack.core.runs.questions import settlement_of, settling_args
+from perstack.core.runs.open_questions import settlement_of, settling_args
 from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
 from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
 from perstack.core.schemas.result_schemas import ResultCheck, correction
@@ -170,6 +170,7 @@ def request_event(
         again=again,
         changes=subject.changes,
         changed_files=subject.changed_files,
+        stage=call.decided.stage,
     )
 
 
@@ -198,19 +199,20 @@ def changed_call_event(
 ) -> events.DecideChangedCall:
     """Return the decision about a changed call, whose `part` has the new arguments.
 
-    If a rule or the tool refuses the change, the person is asked about the original call again. Otherwise the change
-    counts as the approval, unless a path resolves to another location or the tool's definition has changed: then the
-    person sees the changed call first.
+    What a rule or the tool itself refuses is asked again as it was. The change approves the call unless its paths lead
+    elsewhere than they say, its tool is another by now, or another stage asks: then the person sees the changed call
+    first.
     """
     if decided.kind == "refused":
         problem = f"{decided.rule} denies it as changed" if decided.rule else decided.problem or "it is not possible"
         return events.DecideChangedCall(**stamp(), tool_call_id=decided.id, problem=problem)
     is_as_written = not decided.ways and decided.definition == call.decided.definition
+    is_as_asked = decided.decider == call.decided.decider
     return events.DecideChangedCall(
         **stamp(),
         tool_call_id=decided.id,
         decided=decided,
-        approved=decided.asks and is_as_written,
+        approved=decided.asks and is_as_written and is_as_asked,
         call_digest=call_digest(decided.skill_name, decided.tool_name, call.part.args, decided.definition),
         leads_to=subject.leads_to,
         content=subject.content,

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from perstack.core.definitions.permissions import refusal
 from perstack.core.runs import commands
-from perstack.core.runs.context import command_before_repeat, command_for_full_context
+from perstack.core.runs.context_window import command_before_repeat, command_for_full_context
 from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch

@@ -7,14 +7,14 @@ request from the log and compares. Each step hashes only what it adds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
 from pydantic import JsonValue
 
 from perstack.core.base.chain import encode_digest
-from perstack.core.base.records import JsonObject, canonical_json
+from perstack.core.base.records import JsonObject, canonical_json, read_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.events.generations import StartGeneration
@@ -48,6 +48,19 @@ def kept_tools(specs: Sequence[ToolSpec]) -> KeptTools:
     ]
     blob = canonical_json(tools)
     return KeptTools(tuple(specs), blob, sha256(blob).hexdigest())
+
+
+def schemas_in(blob: bytes) -> Mapping[str, JsonObject]:
+    """Return the schemas of stored tools, by name. Raises ValueError for a blob of another form."""
+    tools = read_json(blob)
+    if not isinstance(tools, list):
+        raise ValueError("the tools are no list")
+    schemas: dict[str, JsonObject] = {}
+    for tool in tools:
+        if not isinstance(tool, dict) or not isinstance(schema := tool.get("inputSchema"), dict):
+            raise ValueError("a tool has no schema")
+        schemas[str(tool.get("name"))] = schema
+    return schemas
 
 
 def tools_blob(digest: str) -> str | None:

@@ -4,7 +4,8 @@ A stored event is a line of the Run's log: it happened once and is never edited.
 are the JSON names in snake_case; docs/events.md describes them for readers of the JSON.
 """
 
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -23,6 +24,12 @@ from perstack.core.runs.log_rows import EventContext, LogRow
 
 FORMAT = 1  # version of the event shapes; `upgrade` converts older ones
 UNKNOWN = "unknown"  # model and provider of a Run whose log, written by another program, does not name them
+
+
+class CallerFields(TypedDict, total=False):
+    """Fields of `StartRun` that the caller of a new Run sets, and that are recorded as given."""
+
+    labels: Mapping[str, str] | None
 
 
 class StartRun(RunEvent):

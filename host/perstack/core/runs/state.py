@@ -46,7 +46,7 @@ from perstack.core.messages.messages import (
 from perstack.core.messages.standing import Saying, with_place
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 

@@ -39,7 +39,7 @@ def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
     host = options.host_of(project, env=options.env(project))
 
     async def make_receipt(host: Host) -> bytes:
-        return await host.audit.receipt(await host.jobs.find(job))
+        return await host.audit.receipt(await host.jobs.complete_id(job))
 
     write_output(run_with(host, make_receipt) + b"\n", to)
     if not host.audit.is_signing:
@@ -88,9 +88,9 @@ def redact_command(
 async def _redact(
     host: Host, event: str, fields: tuple[str, ...], reason: str, *, copies: bool
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
-    """Return the redactions by event id, the ids where an equal text is left, and the errors by id."""
+    """Return the redactions by event id, the ids of events that still contain the text, and errors by id."""
     by, redactions, errors = this_user("cli"), dict[str, Redaction](), dict[str, str]()
-    event = await host.jobs.find(event)
+    event = await host.jobs.complete_id(event)
     place_of(event, "event")
     redactions[event] = await host.audit.redact(event, fields, reason=reason, by=by)
     copy_ids = [copy_id for copy_id in redactions[event].copies if copy_id != event]
@@ -104,7 +104,7 @@ async def _redact(
 
 
 async def _is_redacted(host: Host, event_id: str) -> bool:
-    """Return whether a copy found at an earlier time has been redacted since."""
+    """Return whether an event that contained the text earlier has been redacted since."""
     if not _EVENT_ID.fullmatch(event_id):
         return False
     job_id, run_id, seq = place_of(event_id)
@@ -115,7 +115,7 @@ async def _is_redacted(host: Host, event_id: str) -> bool:
     return len(log.lines) < seq or b'"redacted":true' in log.lines[seq - 1][:400]
 
 
-_ALL_VERIFIED = "every digest, hash and kept head is right"
+_ALL_VERIFIED = "every digest, hash and kept head matches"
 _JSON_HELP = "Print the report as a JSON object."
 
 
@@ -156,7 +156,7 @@ def verify_command(
     receipt_bytes = None if receipt is None else _read_receipt(Path(receipt))
 
     async def check(host: Host) -> Report:
-        owner = await host.jobs.find(job, ("job", "task", "iterations"))
+        owner = await host.jobs.complete_id(job, ("job", "task", "iterations"))
         if receipt_bytes is None:
             return await host.audit.verify(owner, key=key, anchor=anchor)
         return await host.audit.verify_receipt(receipt_bytes, owner, key=key, anchor=anchor)
@@ -176,9 +176,9 @@ def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None
     """
 
     async def check(host: Host) -> Report:
-        return await host.audit.replay(await host.jobs.find(job))
+        return await host.audit.replay(await host.jobs.complete_id(job))
 
-    sys.exit(_report(options, check, as_json, "every decision and request is the same again"))
+    sys.exit(_report(options, check, as_json, "every decision and request matches the log"))
 
 
 _OWNER_WORDS: dict[Kind, str] = {
@@ -252,5 +252,5 @@ def _outcome(report: Report, all_well: str) -> str:
         return f"checked, {all_well}"
     passed_over = sum(gap.count for gap in report.unchecked if gap.kind == "digests")
     if passed_over == report.events:
-        return "read, and nothing is there to check them against"
-    return f"read, {report.events - passed_over:,} of them checked; of what could be checked, {all_well}"
+        return "read, but there is nothing to check them against"
+    return f"read, {report.events - passed_over:,} of them checked; among these, {all_well}"

@@ -1,7 +1,7 @@
 """Shell completion of commands, options and stored names, and the command `perstack completion`.
 
-Click parses the line and knows each shell's protocol. The scripts are ours, because the inserted values come from files
-of others: they run a single program, `perstack` of the PATH, evaluate none of its output, and hide its errors.
+Click parses the line and knows each shell's protocol. The scripts are our own, since completed values may come from
+untrusted files: they run only `perstack` of the PATH, evaluate none of its output, and hide its errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out, write_bytes
 from perstack.doors.shared.text import shorten
 
-MAX_WAIT_S = 20  # maximum seconds that the user waits; then nothing is offered
+MAX_WAIT_S = 20  # maximum seconds that the user waits at the prompt; then no completion is offered
 
 _PLAIN = re.compile(r"[\w@.~/+:,=-]+", re.ASCII)  # text that every shell takes without quotes
 _DESCRIPTION_CELLS = 60  # maximum cells of a description

@@ -177,7 +177,7 @@ _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters tha
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
     from perstack.engine.jobs.id_resolution import nth_latest_job
-    from perstack.engine.log.storage import space_of
+    from perstack.engine.log.storage_access import space_of
 
     if typed.startswith("@"):
         ids = [
@@ -197,7 +197,7 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
 async def _description_of(storage: Storage, kind: OwnerKind, owner_id: str) -> str:
     from perstack.core.base.records import read_json
 
-    with suppress(Exception):  # a damaged one is completed like any other
+    with suppress(Exception):  # the id of a damaged Job is completed without a description
         summary = (await storage.entry(owner_id) or (0, b""))[1] if kind == "task" else await storage.summary(owner_id)
         facts = read_json(summary) if summary and len(summary) <= _MAX_SUMMARY_BYTES else None
         if isinstance(facts, dict):

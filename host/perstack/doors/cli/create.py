@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import ProjectPlace, model_lines
+from perstack.config.project_place import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
@@ -23,7 +23,7 @@ from perstack.core.runs.events.generations import FinishGeneration
 from perstack.core.runs.events.questions import DecideApproval
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.definition_files import load_project, load_usable, open_definition
-from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import can_ask, drive_interruptible, report_outcome
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
@@ -37,10 +37,10 @@ from perstack.doors.create import (
     experts_for,
     tools_for,
 )
-from perstack.doors.shared.agreements import items_of
-from perstack.doors.shared.job_status import next_step_of_job
-from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.agreement_items import items_of
+from perstack.doors.shared.next_step_phrases import command
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError
@@ -74,24 +74,24 @@ def create_command(
     lines = _CreateOutput(output_options, folder)
     if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(asks=lines.may_ask):
         raise UsageError(
-            f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
-            " this at a terminal"
+            f"{folder / DEFINITION} exists, and without a terminal nobody can confirm a change: give --yes, or run this"
+            " at a terminal"
         )
     text = "" if job is not None else _fact_lines(read_query(query), folder, before, options.overrides)
     tried: list[tuple[str, str]] = []
     host = _host(options, folder, before, tried, says_yes=yes)
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def run_or_resume(on_event: OnEvent) -> JobSummary:
         if job is None:
             return await host.run(COORDINATOR, text, on_event=on_event)
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         summary = await host.job(job_id)
         if summary.expert_key != COORDINATOR:
             raise UsageError(f"Job {summary.id} was not begun by `perstack create`: perstack resume {summary.id}")
         await lines.begin(host, job_id)
         return summary if summary.asking is not None else await host.resume(job_id, on_event=on_event)
 
-    final = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    final = drive_interruptible(host, run_or_resume, lines)
     if final is None:
         sys.exit(INTERRUPTED)
     status = report_outcome(final, lines, _how_to_continue(final))
@@ -138,13 +138,13 @@ def _in_definition_folder(options: HostOptions) -> HostOptions:
     """Return the options with the folder of the written perstack.toml as the workspace. Raises UsageError."""
     place = options.find()
     if options.config is not None and Path(options.config).name != DEFINITION:
-        raise UsageError(f"--config {options.config}: a definition that is improved is called {DEFINITION}")
+        raise UsageError(f"--config {options.config}: only a file named {DEFINITION} can be improved")
     if options.config is not None and options.workspace is not None:
-        raise UsageError("--config and --workspace name one folder here: leave one of them out")
+        raise UsageError("--config and --workspace both name the folder here: leave one of them out")
     config = None if options.workspace is not None else place.config
     folder = place.folder if config is None else config.parent
     if folder != Path.cwd():
-        print_err(f"note: this is about {one_line(str(folder / DEFINITION))}")
+        print_err(f"note: the definition is {one_line(str(folder / DEFINITION))}")
     return replace(options, workspace=str(folder))
 
 
@@ -156,7 +156,7 @@ def _current_project(options: HostOptions) -> Project:
     try:
         return load_usable(config).project
     except DefinitionError:
-        print_err(f"warning: {config} has errors, so its settings are left out; `perstack validate` says which")
+        print_err(f"warning: {config} has errors, so its settings are not used; `perstack validate` lists them")
         return Project()
 
 
@@ -179,7 +179,7 @@ def _host(
     agreement.check_definition()  # the Experts that write work under its settings
     project = experts_for(previous_project, folder, says_yes=says_yes)
     env, overrides = options.env(project), options.overrides
-    # the given limits cover everything: half of them is for trials, which are separate Jobs
+    # the given limits cover this Job and its trials, which are separate Jobs: each gets half
     tokens = None if overrides.max_tokens is None else max(1, overrides.max_tokens // 2)
     cost = None if overrides.max_cost is None else overrides.max_cost / 2
     trials = Trials(folder, env, overrides, (), previous_project, TrialBudget(tokens=tokens, cost=cost))
@@ -205,12 +205,12 @@ def _report_written(
         lines.remark(f"wrote {name}")
     path = lines.folder / DEFINITION
     if not path.is_file():
-        print_err(f"no {DEFINITION} was written: say more of what the Expert should do")
+        print_err(f"no {DEFINITION} was written: describe in more detail what the Expert should do")
         return 1
     try:
         project = load_project(path).project
     except DefinitionError as error:
-        print_err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` says all")
+        print_err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` lists all")
         return 1
     if not changed_files:
         lines.remark("nothing was changed")
@@ -222,18 +222,18 @@ def _report_written(
 
 
 def _agree(path: Path, *, says_yes: bool) -> None:
-    """Show what the written definition needs an agreement for, and ask the person for it: a model has written it."""
+    """Show what the written definition needs agreement for, and ask for it, since a model wrote the definition."""
     place, store = ProjectPlace(path.parent, path), TrustStore.of_user()
     new = Agreement(Project(path=str(path))).missing(items_of(place, with_env=False).items)
     if not new:
         return
-    print_err(f"{DEFINITION} does nothing of this before you agree:")
+    print_err(f"{DEFINITION} does none of this before you agree:")
     for line in page_of(new, store.read(path.parent)):
         print_err(one_line(line))
     if says_yes or (can_ask(asks=True) and confirm("Agree to all of this?")):
         store.agree(path.parent, new)
     else:
-        print_err("not agreed to: see it again by `perstack trust`")
+        print_err("not agreed; to see it again: perstack trust")
 
 
 def _next_commands(

@@ -14,7 +14,7 @@ import click
 from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
-from perstack.config.settings import asking_experts
+from perstack.config.resolved_settings import asking_experts
 from perstack.core.base.text import count
 from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
@@ -31,7 +31,7 @@ from perstack.ports.provider import OfferedModel
 
 @click.command("doctor")
 @json_option("Print a JSON object.")
-@click.option("--all", "shows_all", is_flag=True, help="Show each check, and how to set up what is not.")
+@click.option("--all", "shows_all", is_flag=True, help="Show every check, and how to set up what is missing.")
 @place_options
 def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None:
     """Check what perstack needs on this machine, and show what to do about problems.
@@ -65,7 +65,7 @@ def _terminal() -> DoctorFinding:
     if not sys.stdout.isatty():
         return DoctorFinding("terminal", "ok", "none: output is plain, and `run` prints JSON lines")
     colour = "no colour" if os.environ.get("NO_COLOR") or kind in ("", "dumb") else "colour"
-    return DoctorFinding("terminal", "ok", f"{kind or 'of no kind'}, {Screen.of_stdout().width} columns, {colour}")
+    return DoctorFinding("terminal", "ok", f"{kind or 'unknown kind'}, {Screen.of_stdout().width} columns, {colour}")
 
 
 def _of_runtime(runtime: RuntimeState) -> DoctorFinding:
@@ -175,7 +175,7 @@ def _print_models(state: ProviderState) -> None:
         rows = [(model.name, *_facts(model)) for model in state.models]
         table(Screen.of_stdout(), ("model", "context", "in", "out"), rows, right=(1, 2, 3))
     else:
-        print_out(f"{state.name} does not list its models: {state.problem or 'see its own pages'}")
+        print_out(f"{state.name} does not list its models: {state.problem or 'see the pages of the provider'}")
 
 
 def _facts(model: OfferedModel) -> tuple[str, str, str]:
@@ -206,7 +206,7 @@ def plugins_command(as_json: bool) -> None:
     table(screen, ("plugin", "package", "brings"), rows)
     for info in infos:
         if info.error is not None:
-            print_err(f"plugin {info.name} of {info.package} was left out: {info.error}")
+            print_err(f"plugin {info.name} of {info.package} was not loaded: {info.error}")
 
 
 def _contributions(info: PluginInfo) -> str:

@@ -10,16 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.definitions.job_status import JobStatus
-from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.doors.cli.asking.person import ask_person
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
-from perstack.doors.shared.job_status import next_step_of_job, spending_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, UsageError
@@ -33,17 +32,25 @@ if TYPE_CHECKING:
 # Questions and approvals of a Job, answered at the terminal.
 
 
-def open_attended_host(options: HostOptions, output_options: OutputOptions, project: Project | None = None) -> Host:
-    """Return the Host of a command whose Job may ask the user at the terminal. Says if programs run without that."""
-    host = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input)).open_host(project)
+def open_attended_host(options: HostOptions, output_options: OutputOptions, *, strict: bool = False) -> Host:
+    """Return the Host of a command whose Job may ask the user at the terminal.
+
+    Notes on stderr if programs run without a question. With `strict`, raises DefinitionError for warnings about the
+    definition.
+    """
+    attended_options = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input))
+    host = attended_options.open_host(strict=strict)
     if not output_options.quiet and (note := host.programs_note):
         print_err(f"note: {note}")
     return host
 
 
-async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> JobSummary:
-    """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
-    summary = await work(output)
+async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> JobSummary:
+    """Drive a Job and ask its questions at the terminal.
+
+    Without an answer, or after Ctrl-C, the question stays open.
+    """
+    summary = await drive(output)
     while (asking := summary.asking) is not None and can_ask(asks=output.may_ask):
         output.pause()
         output.is_asking = True
@@ -64,16 +71,16 @@ async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSumma
 async def drive_series_and_ask(
     host: Host, series: SeriesState, output: JobOutput, resume: Callable[[str], Awaitable[SeriesState]]
 ) -> SeriesState:
-    """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
+    """Ask the questions of an iteration's Job, and continue the iterations with `resume`."""
     while series.status == "paused" and series.job_id is not None and can_ask(asks=output.may_ask):
         waiting = await host.job(series.job_id)
         if waiting.asking is None:
             break
 
-        async def as_it_stands(_: OnEvent, summary: JobSummary = waiting) -> JobSummary:
+        async def waiting_summary(_: OnEvent, summary: JobSummary = waiting) -> JobSummary:
             return summary
 
-        summary = await drive_and_ask(host, as_it_stands, output)
+        summary = await drive_and_ask(host, waiting_summary, output)
         if summary.asking is not None:
             break
         series = await resume(series.id)
@@ -108,10 +115,17 @@ def exit_status_of(summary: JobSummary) -> int:
     return TRY_LATER if summary.pause_reason == "rate_limit" else EXIT_STATUS[summary.status]
 
 
-def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> int:
+def drive_and_report(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> int:
     """Drive a Job to its end or stop, report the outcome, and return the exit status."""
-    summary = run_interruptible(host, lambda: drive_and_ask(host, work, output), lambda: job_of(host, output), output)
+    summary = drive_interruptible(host, drive, output)
     return INTERRUPTED if summary is None else report_outcome(summary, output)
+
+
+def drive_interruptible(
+    host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput
+) -> JobSummary | None:
+    """Drive a Job to its end or stop with the Host open. Return None if it was interrupted before it began."""
+    return run_interruptible(host, lambda: drive_and_ask(host, drive, output), lambda: job_of(host, output), output)
 
 
 async def job_of(host: Host, output: JobOutput) -> JobSummary | None:
@@ -130,8 +144,8 @@ def run_interruptible(
     """Run the work with the Host open, and return its result; after an interruption the result of `interrupted`.
 
     The first Ctrl-C (SIGTERM, SIGHUP) abandons the current step and records the interruption; the second ends the
-    process. If the reader of `output` is gone, that interrupts too, silently. `drives` is False if another process
-    drives the steps.
+    process. A closed stdout interrupts as well, without a message. `drives` is False if another process drives the
+    steps.
     """
 
     async def main() -> _T | None:
@@ -153,7 +167,7 @@ def run_interruptible(
 
 
 def _report_lost(output: JobOutput, consequence: str) -> None:
-    """Say why stdout cannot be written, if it cannot; a reader that stopped early needs no message."""
+    """Report why stdout could not be written, unless its reader just stopped early."""
     if output.lost is not None and not isinstance(output.lost, BrokenPipeError):
         reason = (output.lost.strerror or str(output.lost)).lower()
         with suppress(OSError):
@@ -165,7 +179,7 @@ def _stop(task: asyncio.Future[_T], output: JobOutput, *, drives: bool) -> None:
     if output.is_asking or not drives:  # nothing is running here
         return
     with suppress(OSError):  # the terminal itself may be gone
-        output.remark("stopping after cleaning up; once more to leave at once")
+        output.remark("stopping after cleanup; press again to stop at once")
 
 
 def _leave(output: JobOutput) -> None:
@@ -180,9 +194,9 @@ def report_outcome(summary: JobSummary, output: JobOutput, next_step: str | None
     """
     was_lost = output.lost is not None
     if summary.status == "completed":
-        output.result(summary.text or "")
+        output.result(summary.id, summary.text or "")
     text = outcome_line(summary, next_step)
-    if summary.without_effect and not output.has_shown(summary.text):  # the view has shown the warning with the result
+    if summary.without_effect and not output.has_shown(summary.id):  # the view has shown the warning with the result
         print_err(f"warning: {summary.expert_key}: {WITHOUT_EFFECT}")
     if summary.status == "stoppedByError" or (output.form == "text" and summary.status != "completed"):
         print_err(text)
@@ -192,15 +206,15 @@ def report_outcome(summary: JobSummary, output: JobOutput, next_step: str | None
 
 
 def status_of_output(output: JobOutput, status: int, command: str, *, was_lost: bool) -> int:
-    """Return the exit status: 1 in place of 0 if what was shown last was lost, and say which command shows it."""
+    """Return the exit status, 1 if the result of a success could not be written; `command` shows it again."""
     if output.lost is None or was_lost or status != 0:
         return status
-    _report_lost(output, f"so the result is not there; it is kept: {command}")
+    _report_lost(output, f"so the result was not written; it is stored: {command}")
     return 1
 
 
 def outcome_line(summary: JobSummary, next_step: str | None = None) -> str:
-    """Return a line with the Job's status and next step. `next_step` replaces that, for Jobs with own commands."""
+    """Return a line with the Job's status and next step. `next_step` replaces the usual step of a Job."""
     did = spending_line(summary)
     text = {
         "completed": f"completed: {did}; perstack log --job {summary.id}",

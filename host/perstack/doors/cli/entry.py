@@ -11,10 +11,10 @@ from perstack.system.module_path import take_out_current_folder
 def entry() -> None:
     """Run the command line, and end the process with an exit status of `main.EXIT_CODES`."""
     take_out_current_folder()
-    gc.set_threshold(100_000)  # imports create many objects and free none: collecting them costs 5% of a start
+    gc.set_threshold(100_000)  # imports create many objects and free none: collections would take 5 % of the start
     try:
-        from perstack.doors.cli.main import entry as command
+        from perstack.doors.cli.main import run_command_line
 
-        command()
+        run_command_line()
     except KeyboardInterrupt:
         sys.exit(130)

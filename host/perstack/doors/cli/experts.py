@@ -27,7 +27,7 @@ from perstack.doors.cli.options import (
     runtime_option,
 )
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 
 
@@ -129,7 +129,7 @@ def _knowledge(preview: PromptPreview) -> JsonObject:
 
 def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
     tokens = preview.tokens()
-    model = "no provider that could be used" if preview.model is None else f"{preview.provider}/{preview.model}"
+    model = "no usable provider" if preview.model is None else f"{preview.provider}/{preview.model}"
     print_out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {model}")
     print_out()
     window = preview.window
@@ -148,7 +148,7 @@ def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
             if text:
                 print_out(f"  {name}: {one_line(text)}")
         if skill.allowed_tools:
-            print_out(f"  allowed-tools (allows nothing here): {one_line(' '.join(skill.allowed_tools))}")
+            print_out(f"  allowed-tools (has no effect here): {one_line(' '.join(skill.allowed_tools))}")
     print_out()
     print_out("== instruction ==")
     print_out(preview.instruction)

@@ -47,7 +47,7 @@ def export_command(job: str, form: str, to: str | None, options: HostOptions) ->
 
 
 async def _export(host: Host, job: str, form: str, to: str | None) -> int:
-    job = await host.jobs.find(job)
+    job = await host.jobs.complete_id(job)
     if form == "jsonl":
         logs = await host.jobs.logs(job)
         write_output(lines_of(logs), to)
@@ -99,7 +99,7 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
     host = _host(options)
 
     async def record(host: Host) -> Recording:
-        return await host.exports.record(await host.jobs.find(job))
+        return await host.exports.record(await host.jobs.complete_id(job))
 
     recording = run_with(host, record)
     data = recording.to_bytes()
@@ -110,9 +110,9 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
         write_bytes(data)
     else:
         _write(path, data)
-    _tell(recording, data, file)
+    _report_recorded(recording, data, file)
     if isinstance(test, _PlayedTest):
-        _offer(test, adds_test=adds_test)
+        _show_or_add_test(test, adds_test=adds_test)
     sys.exit(0)
 
 
@@ -120,12 +120,12 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
 
 _Fields = Mapping[str, str | Mapping[str, str | list[str]]]  # keys of a test, as a definition file has them
 
-_MAX_CALLS = 8  # maximum calls that the test expects: a person reads and changes them
+_MAX_CALLS = 8  # maximum calls that the test expects: more would be tedious to read and edit
 
 
 @dataclass(frozen=True, slots=True)
 class _PlayedTest:
-    """A test that plays a recording, as the definition file of its Expert has it."""
+    """A test that plays a recording, with its fields as written to the definition file of its Expert."""
 
     expert: str
     definition: Path
@@ -135,11 +135,11 @@ class _PlayedTest:
 
 
 def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedTest | str:
-    """Return the test, or why there can be none."""
+    """Return the test, or the reason why a recording cannot be tested."""
     first, *others = recording.runs
     word = status_word(recording.status)
     if word in ("running", "interrupted") or any(recorded_run.called_by is None for recorded_run in others):
-        return f"Job {recording.job} was continued, or is {word}: a test asks once, and sees how it ends"
+        return f"Job {recording.job} was continued, or is {word}: a test needs a Job of one query that has ended"
     try:
         definition = open_definition(options.find().require_path(), must_be_whole=False)
     except (UsageError, DefinitionError) as error:
@@ -167,7 +167,7 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
     return _PlayedTest(first.expert, source, name, fields, exists)
 
 
-def _offer(test: _PlayedTest, *, adds_test: bool) -> None:
+def _show_or_add_test(test: _PlayedTest, *, adds_test: bool) -> None:
     from perstack.expert_tests.written_tests import add_test, test_lines
 
     where = os.path.relpath(test.definition)
@@ -177,7 +177,7 @@ def _offer(test: _PlayedTest, *, adds_test: bool) -> None:
         add_test(test.definition, test.expert, test.fields, {})
         print_err(f"{where}: test `{test.name}` was added; next: perstack test {test.expert}")
     else:
-        print_err(f"its test, for {where}; --test adds it:")
+        print_err(f"a test that plays it, for {where} (--test adds it):")
         for line in test_lines(test.expert, test.fields):
             print_err(one_line(line))
 
@@ -196,7 +196,7 @@ def _check_replaceable(path: Path) -> None:
     with suppress(OSError), open_for_reading(path, follow=True) as file:
         head = os.read(file, _HEAD_BYTES)
     if path.is_dir() or (path.exists() and FORMAT.partition("/")[0].encode() not in head):
-        raise UsageError(f"--to {path} is there already, and is no recording: choose another name, or remove it first")
+        raise UsageError(f"--to {path} exists already and is not a recording: choose another name, or remove the file")
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -208,13 +208,15 @@ def _write(path: Path, data: bytes) -> None:
         raise UsageError(f"--to {path} cannot be written: {error.strerror}") from error
 
 
-def _tell(recording: Recording, data: bytes, file: str) -> None:
+def _report_recorded(recording: Recording, data: bytes, file: str) -> None:
     replies = sum(len(recorded_run.replies) for recorded_run in recording.runs)
     calls = sum(len(recorded_run.calls()) for recorded_run in recording.runs)
     counts = [count(len(recording.runs), "Run"), count(replies, "generation"), count(calls, "call")]
     print_err(f"{'recorded' if file == '-' else file}: {', '.join(counts)}, {len(data):,} bytes")
     if recording.status != "completed":
-        print_err(f"note: Job {recording.job} is not finished ({recording.status}); it is recorded as far as it got")
+        print_err(
+            f"note: Job {recording.job} is not finished ({recording.status}); it is recorded up to its last event"
+        )
     number = data.count(REDACTED.encode())
     if number:
-        print_err(f"note: what may be secret was taken out in {count(number, 'place')}: {REDACTED} stands there")
+        print_err(f"note: possible secrets in {count(number, 'place')} were replaced by {REDACTED}")

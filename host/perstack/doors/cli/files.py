@@ -15,7 +15,7 @@ from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import confirm, has_screen, print_err, print_out, table, write_bytes, write_json
 from perstack.doors.shared import file_changes
-from perstack.doors.shared.next_steps import rewind
+from perstack.doors.shared.next_step_phrases import rewind
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.text import GAP, cells
 from perstack.errors import UsageError
@@ -99,13 +99,15 @@ def _style_line(screen: Screen, kind: file_changes.LineKind, line: bytes) -> Sty
 
 async def _diff(host: Host, job: str | None, what: str | None, run_id: str | None) -> FilesDiff:
     """Return the diff for ids that may be abbreviated. A checkpoint or Run may be given in place of its Job."""
-    job_id, run_id = await host.jobs.find(job), await host.jobs.find(run_id)
+    job_id, run_id = await host.jobs.complete_id(job), await host.jobs.complete_id(run_id)
     if job_id is not None and what is None and is_place(job_id):
         job_id, what = place_of(job_id)[0], job_id
     elif job_id is not None and run_id is None and number_of_run(job_id):
         job_id, run_id = None, job_id
     if what is not None and not what.isdigit():
-        checkpoint_ids = [await host.jobs.find(end.strip()) if end.strip() else "" for end in what.split("..", 1)]
+        checkpoint_ids = [
+            await host.jobs.complete_id(end.strip()) if end.strip() else "" for end in what.split("..", 1)
+        ]
         what = "..".join(checkpoint_ids)
     if what is not None and run_id is not None and not what.isdigit():
         raise UsageError("a checkpoint names its Run: leave --run out")
@@ -138,12 +140,12 @@ def rewind_command(
     No files are rewound while a Job is driven in the workspace.
     """
     if as_json and not (yes or dry_run):
-        raise UsageError("--json asks nothing: add --yes, or --dry-run to only look")
+        raise UsageError("--json does not ask for confirmation: add --yes, or --dry-run")
 
     elsewhere = options.workspace is not None
 
     async def look(host: Host) -> Rewind:
-        job_id, place_id = await _places(host, job, checkpoint)
+        job_id, place_id = await _full_ids(host, job, checkpoint)
         return await host.files.plan_rewind(job_id, place_id, only=only, keep_added=keep_added, elsewhere=elsewhere)
 
     plan = options.change(look)
@@ -228,14 +230,14 @@ def _rewind(
     )
 
 
-async def _places(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
-    """Return whole ids. A checkpoint alone is enough: it names its Job."""
-    job_id = await host.jobs.find(job)
+async def _full_ids(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
+    """Return the full ids of Job and checkpoint. A checkpoint alone is enough: its id names its Job."""
+    job_id = await host.jobs.complete_id(job)
     if checkpoint is None:
         if not is_place(job_id):
-            raise UsageError(f"name the checkpoint of {job_id} too: `perstack log {job_id}` lists them")
+            raise UsageError(f"name a checkpoint of {job_id} too: `perstack log {job_id}` lists them")
         return place_of(job_id)[0], job_id
-    return job_id, await host.jobs.find(checkpoint)
+    return job_id, await host.jobs.complete_id(checkpoint)
 
 
 def _as_json(plan: Rewind) -> dict[str, object]:
@@ -278,8 +280,8 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
 
     async def write(host: Host) -> None:
         host.experts.get(expert)
-        job_id = await host.jobs.find(job)
-        await host.files.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
+        job_id = await host.jobs.complete_id(job)
+        await host.files.write_files(await host.jobs.complete_id(checkpoint), folder, job_id=job_id)
 
     _on_project(options, write)
     print_err(one_line(f"the files of {checkpoint} are in {folder}"))
@@ -288,9 +290,9 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
 
 async def _plan_rewind(host: Host, expert: str, job: str, checkpoint: str) -> Rewind:
     host.experts.get(expert)
-    return await host.files.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
+    return await host.files.plan_rewind(await host.jobs.complete_id(job), await host.jobs.complete_id(checkpoint))
 
 
 def _on_project(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:
-    """Return the result of `work`, called with a Host that knows the Experts and no variables."""
+    """Return the result of `work`, called with a Host that has the Experts but no environment variables."""
     return run_with(options.host_of(options.project(required=True), env={}), work)

@@ -12,17 +12,15 @@ import click
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answers import WITH, accepted_answers
+from perstack.core.jobs.answer_reading import WITH, accepted_answers
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import (
     can_ask,
-    drive,
-    drive_and_ask,
-    job_of,
+    drive_and_report,
+    drive_interruptible,
     open_attended_host,
     report_outcome,
-    run_interruptible,
 )
 from perstack.doors.cli.options import (
     GroupedCommand,
@@ -37,8 +35,8 @@ from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.consent import LIST, FittedPage, fitted, page_of
-from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.questions import is_refusal, question_text, select_option
+from perstack.doors.shared.next_step_phrases import cli_phrase
+from perstack.doors.shared.question_forms import is_refusal, question_text, select_option
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import age_text
@@ -58,7 +56,9 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 @click.command("answer", cls=GroupedCommand)
 @click.argument("ident", metavar="ID")
 @click.argument("text", required=False)
-@click.option("--changed", metavar="JSON", help="Approve a call with these arguments, a JSON object of all of them.")
+@click.option(
+    "--changed", metavar="JSON", help="Approve a call, but with these arguments: a JSON object with all of them."
+)
 @drive_options
 @output_options
 @driving_options
@@ -94,13 +94,13 @@ def answer_command(
     lines = JobOutput(output_options)
     question_id, answer = found
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def answer_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, place_of(question_id)[0])
         return await host.answer(
             answer, question_id=question_id, by=this_user("cli"), drive=is_driven or None, on_event=on_event
         )
 
-    sys.exit(drive(host, work, lines))
+    sys.exit(drive_and_report(host, answer_job, lines))
 
 
 def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int:
@@ -110,8 +110,8 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
     check_no_tool("approve a call")
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
 
-    async def work(on_event: OnEvent) -> JobSummary:
-        item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
+    async def find_asking_job(on_event: OnEvent) -> JobSummary:
+        item = _item(await host.inbox(), await host.jobs.complete_id(ident, ("job", "task")))
         if item is None or item.job_id is None or item.question is None:
             if item is not None and item.task_id is not None:
                 raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
@@ -120,7 +120,7 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
         await lines.begin(host, item.job_id)
         return await host.job(item.job_id)
 
-    return drive(host, work, lines)
+    return drive_and_report(host, find_asking_job, lines)
 
 
 def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
@@ -128,14 +128,14 @@ def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
 
 
 async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool) -> tuple[str, str] | None:
-    """Return the id of a Job's question, also for an unknown id, and the answer; None for a task, answered here.
+    """Return the id of a Job's question, and the answer; None for a task, which is answered here.
 
-    A number is the option that `perstack inbox` shows with it.
+    A number in `answer` selects the option that `perstack inbox` shows with it.
     """
-    ident = await host.jobs.find(ident, ("job", "task"))
+    ident = await host.jobs.complete_id(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
     if is_change and (item is None or item.question is None or not item.question.call_digest):
-        raise UsageError(f"{ident} asks for no approval of a call, so it has no arguments to change")
+        raise UsageError(f"{ident} is not an approval of a call, so there are no arguments to change")
     if item is not None and item.question is not None:
         _check_approval(item, ident, answer)
         is_approval = bool(item.question.call_digest)
@@ -147,7 +147,7 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
 
 
 def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
-    """Raise UsageError for an approval by a Job's id, where another call may wait by now, and for one by a tool."""
+    """Raise UsageError if an approval names only the Job, whose open call may have changed, or if a tool gives it."""
     if item.question is None or not item.question.call_digest:
         return
     if not is_refusal(item.question, answer):
@@ -160,25 +160,30 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
 
 
 def check_no_tool(action: str) -> None:
-    """Raise UsageError if a tool of an Expert runs this command. `action`: what only a person may do."""
+    """Raise UsageError if a tool of an Expert runs this command. `action` is what only a person may do."""
     if os.environ.get(_CALL_ID):
         raise UsageError(f"a tool cannot {action}: {_CALL_ID} is set, so a tool runs this command; do it in a terminal")
 
 
 async def _question(host: Host, ident: str) -> str:
-    """Return the id of a question that is not open. Raises UsageError that says what else the id names, if anything."""
+    """Return the id of a question that is not in the inbox.
+
+    Raises UsageError for any other id, saying what it names.
+    """
     try:
         summary = await host.job(ident)
     except NotFound:
         try:
             place_of(ident)
         except UsageError:
-            raise UsageError(f"no Job, task or question is {ident}; `perstack inbox` lists what is open") from None
+            raise UsageError(
+                f"there is no Job, task or question {ident}; `perstack inbox` lists what is open"
+            ) from None
         return ident
     if summary.damaged:
-        raise StorageError(summary.error or f"Job {ident} does not read")
+        raise StorageError(summary.error or f"Job {ident} cannot be read")
     check_not_closed(summary)
-    raise UsageError(f"Job {ident} asks nothing ({summary.status}); `perstack inbox` lists what is open")
+    raise UsageError(f"Job {ident} has no open question ({summary.status}); `perstack inbox` lists what is open")
 
 
 async def _is_task(host: Host, ident: str) -> bool:
@@ -252,7 +257,7 @@ def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Ite
 
 
 def _text(item: InboxItem, workspace: Path) -> FittedPage:
-    """Return the question as far as a list has room for it."""
+    """Return the question, shortened for a list."""
     if item.question is not None and item.question.call_digest:
         return page_of(item.question, workspace, item.cost).fitted(LIST)
     text = approvable_text(item.text)
@@ -308,26 +313,26 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
         print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def signal_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, target)
         try:
             return await host.jobs.signal(
                 target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event
             )
         except NotFound as error:
-            raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
+            raise NotFound(f"there is no Job or task {target} in {host.storage.location}") from error
 
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
-    job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    job = drive_interruptible(host, signal_job, lines)
     if job is not None and job.status == "running" and lines.job_id is None:
-        print_err(f"Job {target} has taken this event already, and another process drives it")
+        print_err(f"Job {target} has already received this event, and another process drives it")
         sys.exit(0)
     sys.exit(INTERRUPTED if job is None else report_outcome(job, lines))
 
 
 async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
-    target = await host.jobs.find(target, ("job", "task"))
+    target = await host.jobs.complete_id(target, ("job", "task"))
     try:
         await host.tasks.get(target)
     except (NotFound, UsageError):

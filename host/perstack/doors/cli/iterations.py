@@ -32,10 +32,10 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.job_status import next_steps_of_series
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import next_steps_of_series
 from perstack.doors.shared.text import age_text
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
@@ -107,21 +107,21 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class SeriesOutput:
-    """The output of driven iterations: their facts and the events of their Jobs."""
+    """The output of driven iterations: their own events and those of their Jobs."""
 
     def __init__(self, output_options: OutputOptions) -> None:
         self.on_event = JobOutput(output_options)
         self.series_id: str | None = None
 
     def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
-        """Show a fact of the iterations, and the result of each measured one."""
+        """Show an event of the iterations, and the score of each measured iteration."""
         self.series_id = fact.series_id
         self.on_event.write(line)
         if isinstance(fact, FinishIteration):
             self.on_event.remark(_score_line(series))
 
     async def approved(self, host: Host, series: SeriesState) -> SeriesState:
-        """Ask the user at the terminal, if there is one, what the iterations wait for, and return their state."""
+        """Ask the iterations' open questions at the terminal, if there is one, and return their state afterwards."""
 
         def resume(series_id: str) -> Awaitable[SeriesState]:
             return host.iterations.resume(series_id, on_event=self.on_event, on_fact=self.on_fact)
@@ -129,7 +129,7 @@ class SeriesOutput:
         return await drive_series_and_ask(host, series, self.on_event, resume)
 
     async def state(self, host: Host) -> SeriesState | None:
-        """Return the state of the iterations whose facts were shown; None if none were."""
+        """Return the state of the iterations whose events were shown; None if none were."""
         return await host.iterations.get(self.series_id) if self.series_id is not None else None
 
 
@@ -140,8 +140,8 @@ def report_series(series: SeriesState, output: JobOutput) -> int:
     best = series.best
     if best is not None:
         if series.status == "completed":
-            output.result(best.artefact)
-        did += f", the best is {best.number} with {best.score:g}"
+            output.result(best.job_id, best.artefact)
+        did += f", the best is iteration {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
     text = {
@@ -177,8 +177,8 @@ def _completion_reason(series: SeriesState) -> str:
     if series.finish_reason == "targetReached":
         return "the target is reached"
     if settings.target is None:
-        return "none is left"
-    return f"none is left, and the target {settings.target:g} is not reached"
+        return "no iteration is left"
+    return f"no iteration is left, and the target {settings.target:g} is not reached"
 
 
 def _score_line(series: SeriesState) -> str:
@@ -238,7 +238,7 @@ def iterate_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> SeriesState:
+    async def begin_series() -> SeriesState:
         series = await host.iterations.begin(
             expert,
             query_text,
@@ -252,7 +252,7 @@ def iterate_command(
         )
         return await lines.approved(host, series)
 
-    series = run_interruptible(host, work, lambda: lines.state(host), lines.on_event)
+    series = run_interruptible(host, begin_series, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))
 
 
@@ -274,7 +274,7 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
     """Show the best result of the iterations ID, its measurement, and the scores of the other iterations."""
 
     async def look(host: Host) -> SeriesState:
-        return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
+        return await host.iterations.get(await host.jobs.complete_id(series_id, ("iterations",)))
 
     series = options.look(look)
     chosen = _select_iteration(series, iteration)
@@ -286,11 +286,11 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
 
 def _select_iteration(series: SeriesState, number: int | None) -> Iteration:
     if number is not None and number > len(series.iterations):
-        raise NotFound(f"{series.id} has {count(len(series.iterations), 'iteration')}, and no {number}")
+        raise NotFound(f"{series.id} has {count(len(series.iterations), 'iteration')}: there is no iteration {number}")
     iteration = series.best if number is None else series.iterations[number - 1]
     if iteration is None:
         reason = f"it is {series.status}" + (f": {series.message}" if series.message else "")
-        raise UsageError(f"{series.id} has no iteration that was measured; {reason}")
+        raise UsageError(f"{series.id} has no measured iteration; {reason}")
     return iteration
 
 

@@ -16,19 +16,21 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json, write_json_line
-from perstack.doors.shared.job_status import models_of, status_of
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import models_of, status_of
 from perstack.doors.shared.text import age_text, local_time
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
 
-_BY: dict[str, GroupBy] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
+_GROUPINGS: dict[str, GroupBy] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
 
 
 @click.command("cost")
-@click.option("--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="Group costs by this.")
+@click.option(
+    "--by", type=click.Choice(tuple(_GROUPINGS)), default="expert", show_default=True, help="How to group the costs."
+)
 @click.option(
     "--since",
     type=SINCE,
@@ -43,19 +45,19 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     A cost counts the tokens whose price was known when they were used. It is `unknown` if no price was known, and a
     lower bound if some were not.
     """
-    jobs = options.look(_all)
-    rows, total = costs_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
+    jobs = options.look(_all_jobs)
+    rows, total = costs_by(jobs, _GROUPINGS[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
         document = {"by": by, "since": since or 0, "rows": [row.to_json() for row in rows], "total": total.to_json()}
         write_json(document)
     elif not rows:
         print_out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
     else:
-        _print(by, rows, total)
+        _print_costs(by, rows, total)
 
 
-def _print(by: str, rows: list[GroupCost], total: GroupCost) -> None:
-    # a Job's labels are several rows, and add up to more than the total
+def _print_costs(by: str, rows: list[GroupCost], total: GroupCost) -> None:
+    # a Job with several labels is in several rows, so these may add up to more than the total
     cells = [
         (group.key, f"{group.runs:,}", f"{group.usage.input_tokens:,}", f"{group.usage.output_tokens:,}", _cost(group))
         for group in (*rows, total)
@@ -70,7 +72,7 @@ def _cost(group: GroupCost) -> str:
 # Options that select Jobs.
 
 
-def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
+def _selection_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def gather(
         *, status: tuple[str, ...], expert: tuple[str, ...], since: int | None, label: tuple[str, ...], **others: object
@@ -109,8 +111,8 @@ _MAX_PAGE = 500
 @click.command("jobs")
 @json_option("Print each Job's summary as a line of JSON.")
 @take_option(_PAGE_SIZE, "Maximum number; the newest first.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
-@_choice_options
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the newest N.")
+@_selection_options
 @click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
 @click.option("--wide", is_flag=True, help="Also show the model of each Job.")
 @place_options
@@ -129,7 +131,7 @@ def jobs_command(
         return
     _show_jobs(screen, jobs, wide=wide)
     if has_more:
-        text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
+        text = f"there are more: see the next with --offset {offset + len(jobs)}, or all with --all"
         print_out(screen.styled(text, dim=True))
 
 
@@ -204,16 +206,16 @@ def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: Hos
     """
 
     async def look(host: Host) -> list[JobSummary]:
-        ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
+        ids = dict.fromkeys([await host.jobs.complete_id(job) for job in jobs])
         return [await host.jobs.row_to_delete(job) for job in ids]
 
     _remove(options, options.look(look), is_sure=yes, as_json=as_json)
 
 
 def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> NoReturn:
-    """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
+    """Delete the Jobs after confirmation, report it, and exit. Raises UsageError if nobody can be asked."""
     if jobs and not is_sure:
-        see = "see which with --dry-run or `perstack jobs`"
+        see = "see them with --dry-run or `perstack jobs`"
         agree_to_delete(jobs, "Job", see, lambda listed: _show_jobs(Screen.of_stdout(), listed))
 
     async def removed(host: Host) -> dict[str, str | None]:
@@ -246,7 +248,7 @@ def prune_command(
     as_json: bool,
     options: HostOptions,
 ) -> None:
-    """Delete all Jobs that match all conditions; without conditions, those that `[retention]` describes.
+    """Delete the Jobs that match all conditions; without conditions, those that `[retention]` does not keep.
 
     A running Job is never deleted, nor one with damaged logs. On a terminal it asks for confirmation; elsewhere --yes
     is required.
@@ -255,12 +257,14 @@ def prune_command(
     cutoff = None if older_than is None else now - older_than
     choice = JobChoice.of((TYPED_STATUS[word] for word in status), expert, parse_labels(label), before=cutoff)
     if choice != JobChoice() or keep_last is not None:
-        jobs = removable(options.look(_all), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+        jobs = removable(options.look(_all_jobs), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
     else:
         retention = options.project(required=False).retention
         if retention is None or include_waiting:
-            raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10, or [retention]")
-        jobs = expired_jobs(options.look(_all), retention, now)
+            raise UsageError(
+                "say which Jobs to delete: --older-than 30d, --keep-last 10, or [retention] in perstack.toml"
+            )
+        jobs = expired_jobs(options.look(_all_jobs), retention, now)
     if not dry_run:
         _remove(options, jobs, is_sure=yes, as_json=as_json)
     elif as_json:
@@ -272,7 +276,7 @@ def prune_command(
         print_out("no such Jobs")
 
 
-async def _all(host: Host) -> list[JobSummary]:
+async def _all_jobs(host: Host) -> list[JobSummary]:
     return [
         summary
         async for page in pages(lambda after: host.jobs.list(limit=_MAX_PAGE, after=after))

@@ -12,9 +12,9 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
 from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, render_line
 from perstack.doors.shared.activity import JobActivity, RunActivity, call_line, todos_words, total_texts, with_duration
-from perstack.doors.shared.job_printer import JobPrinter, Put
+from perstack.doors.shared.job_printer import JobPrinter, WriteLine
 from perstack.doors.shared.markdown import Line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen, StyledText, style_of
 from perstack.doors.shared.text import break_anywhere, cells, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
@@ -125,11 +125,11 @@ _TEXT_COLOURS = ("red", "green", "magenta", "bold", "dim")  # colours that apply
 class RowPrinter:
     """A printer of rows with their time, Run and step; each Run has one colour."""
 
-    def __init__(self, screen: Screen, *, full: bool = False, put: Put = print_out) -> None:
-        """Print rows for `screen` with `put`; `full` prints texts unshortened."""
+    def __init__(self, screen: Screen, *, full: bool = False, write_line: WriteLine = print_out) -> None:
+        """Print rows for `screen` with `write_line`; `full` prints texts unshortened."""
         self.screen = screen
         self._full = full
-        self.put = put
+        self.write_line = write_line
         self._colours: dict[str, str] = {}
         self._width = 0
         self._day = ""
@@ -147,13 +147,13 @@ class RowPrinter:
         screen, time = self.screen, local_time(timestamp)
         if f"{time:%Y-%m-%d}" != self._day:
             self._day = f"{time:%Y-%m-%d}"
-            self.put(screen.styled(self._day, dim=True))
+            self.write_line(screen.styled(self._day, dim=True))
         is_narrow = screen.width < _NARROW_CELLS
         width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
         prefix_cells = width + 1 + _WORD_CELLS + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
         text = row.text.replace("\n", "\n" + " " * prefix_cells) if self._full else screen.fit(row.text, prefix_cells)
         style = style_of(row.colour)
-        self.put(
+        self.write_line(
             *(() if is_narrow else (screen.styled(f"{time:%H:%M:%S}", dim=True), " ")),
             screen.styled(_label(label, width), fg=self.colour(run_id)),
             mark if is_narrow else f" {step:>4}{mark}",
@@ -174,12 +174,12 @@ def _label(label: str, width: int) -> str:
 
 _MIN_CELLS = 40  # screen width below which lines are only appended
 _EVENT_FRAME_S = 0.1  # seconds between two drawings while events arrive
-_TEXT_FRAME_S = 0.2  # seconds between two of them if each renders a text
+_TEXT_FRAME_S = 0.2  # seconds between two drawings if each renders a growing text
 _CLOCK_FRAME_S = 1.0  # seconds between two drawings while only time passes
 
 
 class LiveView:
-    """The live view on stdout, or on stderr in one line, since a reader of stdout may use the terminal too."""
+    """The live view: on stdout, or as one line on stderr, where the program that reads stdout may write as well."""
 
     def __init__(
         self,
@@ -190,32 +190,34 @@ class LiveView:
         is_compact: bool = True,
         is_verbose: bool = False,
     ) -> None:
-        """Show rows and state, new ones unless given; without `is_compact` what the model says instead of rows.
+        """Show events as log rows if `is_compact`, otherwise as the model's texts.
 
-        `is_verbose`: results of tools are shown whole.
+        `rows` and `state` default to new ones.
+
+        `is_verbose` shows the results of tools in full.
         """
         self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
         self._is_one_line = to_stderr
         screen = self._of_screen()
         self.state = state or JobActivity()
         self._region = LiveRegion(to_stderr=to_stderr) if screen.height and screen.width >= _MIN_CELLS else None
-        put = (print_err if to_stderr else print_out) if self._region is None else self._add
+        write_line = (print_err if to_stderr else print_out) if self._region is None else self._add
         self._rows = rows or RowPrinter(screen)
-        self._rows.put = put
-        self._page = None if is_compact else JobPrinter(put, self._of_screen, cli_phrase, is_verbose=is_verbose)
+        self._rows.write_line = write_line
+        self._page = None if is_compact else JobPrinter(write_line, self._of_screen, cli_phrase, is_verbose=is_verbose)
         self._timer: asyncio.TimerHandle | None = None
         self._drawn = 0.0
 
     @property
-    def result(self) -> str | None:
-        """The result that was shown in full; None if none was."""
-        return None if self._page is None else self._page.result
+    def finished_job_id(self) -> str | None:
+        """The Job whose result was shown in full last; None if none was."""
+        return None if self._page is None else self._page.finished_job_id
 
     def begin(self, summary: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
         self.state.begin(summary)
 
-    def take(self, event: Event, *, has_rows: bool = True) -> None:
+    def show_event(self, event: Event, *, has_rows: bool = True) -> None:
         """Show an event, with its rows if `has_rows`. Raises OSError."""
         rows = self.state.apply(event)
         if self._page is not None:

@@ -27,10 +27,10 @@ from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json_line
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
-from perstack.doors.shared.job_status import run_status_of
+from perstack.doors.shared.checkpoint_view import MessagesDiff, facts_of, new_messages, parts_of, status_of_checkpoint
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import run_status_of
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog
@@ -43,7 +43,7 @@ from perstack.host import Host
 def _print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
     title = f"Checkpoint {checkpoint.id}"
     label = run_label(checkpoint.expert.key, checkpoint.run_id)
-    print_out(screen.styled(title, bold=True), f"  {label}  {standing_of(checkpoint)}")
+    print_out(screen.styled(title, bold=True), f"  {label}  {status_of_checkpoint(checkpoint)}")
     for name, text in facts_of(checkpoint):
         print_out("  ", screen.styled(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
 
@@ -55,7 +55,7 @@ def _print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
             print_out(text)
 
 
-def _print_new(screen: Screen, diff: MessagesDiff) -> None:
+def _print_new_messages(screen: Screen, diff: MessagesDiff) -> None:
     print_out("  ", screen.styled(f"{'since':<9}", dim=True), f"  {diff.since or 'the beginning'}")
     if diff.gone:
         print_out("\n", screen.styled(f"{count(len(diff.gone), 'message')} no longer seen:", dim=True))
@@ -91,12 +91,12 @@ class _Request:
 
     @property
     def shows_state(self) -> bool:
-        """True for a checkpoint instead of events."""
+        """True if a checkpoint is shown instead of events."""
         return self.messages or self.new or self.checkpoint_id is not None
 
     @property
-    def chooses(self) -> bool:
-        """True if an option chooses events."""
+    def selects_events(self) -> bool:
+        """True if an option selects_events events."""
         return not self.event_filter.is_empty or bool(self.context) or self.summary
 
     def check(self) -> None:
@@ -104,25 +104,27 @@ class _Request:
         if self.new and self.messages:
             raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
         if self.job is not None and self.job_id is not None:
-            raise UsageError("JOB and --job say the same: leave one of them out")
-        if self.shows_state and self.chooses:
+            raise UsageError("JOB and --job both name the Job: leave one of them out")
+        if self.shows_state and self.selects_events:
             raise UsageError(
-                "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary choose events: "
+                "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary select events: "
                 "leave them out here"
             )
         if self.follow and (self.shows_state or self.offset or self.context or self.summary):
             raise UsageError(
-                "--follow shows what comes: leave out --messages, --new, --checkpoint, --offset, --context and "
+                "--follow shows new events: leave out --messages, --new, --checkpoint, --offset, --context and "
                 "--summary"
             )
         if self.tree:
             self._check_tree()
-        if self.standing and any((self.chooses, self.shows_state, self.follow, self.tree, self._cuts, self.full)):
-            raise UsageError("--standing lists what people said: leave out all but JOB, --run and --json")
+        if self.standing and any(
+            (self.selects_events, self.shows_state, self.follow, self.tree, self._cuts, self.full)
+        ):
+            raise UsageError("--standing lists what people told the Job: leave out all options but --run and --json")
 
     def _check_tree(self) -> None:
-        if self.chooses or self._cuts:
-            raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
+        if self.selects_events or self._cuts:
+            raise UsageError("--tree shows the Runs of a Job: leave out the options that select events")
         if self.shows_state or self.run_id or self.follow:
             raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
 
@@ -172,9 +174,9 @@ class _Request:
     "--take",
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"Maximum number, the newest; 0 for all. Default: {_PAGE_SIZE}, and all with --json or --messages.",
+    help=f"Maximum number of events, the newest; 0 for all. Default: {_PAGE_SIZE}, and all with --json or --messages.",
 )
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the newest N.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events until the Job stops.")
 @click.option(
     "--tree", is_flag=True, help=("Show the tree of Runs instead of events: delegates, continuations and branches.")
@@ -182,7 +184,7 @@ class _Request:
 @click.option(
     "--standing",
     is_flag=True,
-    help="List what people said, which is never summarised away, with ids and authors; of the Coordinator, or --run.",
+    help="List what people told the Coordinator, or --run, with ids and authors. It is never summarised away.",
 )
 @place_options
 def log_command(
@@ -197,7 +199,7 @@ def log_command(
 ) -> None:
     """Show the events of JOB, by default the most recently written Job.
 
-    A summary comes first, then the events of all its Runs in order of time.
+    Prints a summary, then the events of all its Runs in order of time.
 
     Filters for types of events add up (--tools --errors shows both), and --step and --filter restrict them. If a log
     is damaged, the readable part is shown, the damage is reported on stderr, and the exit status is 1.
@@ -210,30 +212,30 @@ def log_command(
     sys.exit(options.look(lambda host: _show(host, request)))
 
 
-async def _show(host: Host, request: _Request) -> int:
-    if request.standing:
-        from perstack.doors.cli.resume import show_standing  # what drives Jobs, which the other views do not need
+async def _show(host: Host, log_request: _Request) -> int:
+    if log_request.standing:
+        from perstack.doors.cli.resume import show_standing  # imported late: it imports what drives Jobs
 
-        return await show_standing(host, request.job_id, request.run_id, as_json=request.as_json)
-    request = await _resolve_request(host, request)
-    if request.new:
-        return await _show_new(host, request)
-    if request.shows_state:
-        return await _show_state(host, request)
-    if request.tree:
-        return await _show_tree(host, request)
-    if request.follow:
-        return await _follow(host, request)
-    if request.summary:
-        return await _show_counts(host, request)
-    return await _show_events(host, request)
+        return await show_standing(host, log_request.job_id, log_request.run_id, as_json=log_request.as_json)
+    log_request = await _resolve_request(host, log_request)
+    if log_request.new:
+        return await _show_new(host, log_request)
+    if log_request.shows_state:
+        return await _show_state(host, log_request)
+    if log_request.tree:
+        return await _show_tree(host, log_request)
+    if log_request.follow:
+        return await _follow(host, log_request)
+    if log_request.summary:
+        return await _show_counts(host, log_request)
+    return await _show_events(host, log_request)
 
 
 async def _resolve_request(host: Host, typed: _Request) -> _Request:
-    """Return the request with whole ids and the Job that they name; None for the latest. Raises UsageError."""
-    job_id = await host.jobs.find(typed.job_id)
-    run_id = await host.jobs.find(typed.run_id)
-    checkpoint_id = await host.jobs.find(typed.checkpoint_id)
+    """Return the request with full ids, and the Job they belong to; None for the latest. Raises UsageError."""
+    job_id = await host.jobs.complete_id(typed.job_id)
+    run_id = await host.jobs.complete_id(typed.run_id)
+    checkpoint_id = await host.jobs.complete_id(typed.checkpoint_id)
     if run_id is not None:
         check_id(run_id, "run")
     if checkpoint_id is not None:
@@ -248,38 +250,43 @@ async def _resolve_request(host: Host, typed: _Request) -> _Request:
 
 
 async def _show_events(
-    host: Host, request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
+    host: Host, log_request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
 ) -> int:
-    if request.as_json:
-        return _write_lines(await host.jobs.logs(request.job_id, run_id=request.run_id), request)
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id) if logs is None else logs
+    if log_request.as_json:
+        return _write_lines(await host.jobs.logs(log_request.job_id, run_id=log_request.run_id), log_request)
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id) if logs is None else logs
     every = in_order(logs)
-    matching = log_print.select(every, request.event_filter)
-    entries = log_print.visible_events(matching, request.event_filter, request.full)
-    take = _PAGE_SIZE if request.take is None else request.take
-    visible = log_print.last_items(entries, take, request.offset)
+    matching = log_print.select(every, log_request.event_filter)
+    entries = log_print.visible_events(matching, log_request.event_filter, log_request.full)
+    take = _PAGE_SIZE if log_request.take is None else log_request.take
+    visible = log_print.last_items(entries, take, log_request.offset)
     screen = Screen.of_stdout()
     log_print.print_summary(screen, summary)
     if visible:
         print_out()
     marks = await log_print.marks_of(host, logs)
-    looked_for = len(visible)
-    if request.context and not request.event_filter.is_empty:
+    matching_count = len(visible)
+    if log_request.context and not log_request.event_filter.is_empty:
         marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in visible}}
-        visible = log_print.add_context(visible, every, request.context, request.full)
+        visible = log_print.add_context(visible, every, log_request.context, log_request.full)
     log_print.print_events(
-        rows or RowPrinter(screen, full=request.full), visible, every, request.event_filter, request.full, marks
+        rows or RowPrinter(screen, full=log_request.full),
+        visible,
+        every,
+        log_request.event_filter,
+        log_request.full,
+        marks,
     )
-    _print_rest(screen, len(entries), looked_for, request.offset)
+    _print_remaining(screen, len(entries), matching_count, log_request.offset)
     return int(log_print.print_damage(logs))
 
 
-async def _show_tree(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
+async def _show_tree(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
     tree = await host.jobs.tree(summary.id)
-    if request.as_json:
-        _write_tree(tree, request.pretty)
+    if log_request.as_json:
+        _write_tree(tree, log_request.pretty)
         return 0
     screen = Screen.of_stdout()
     log_print.print_summary(screen, summary)
@@ -288,29 +295,31 @@ async def _show_tree(host: Host, request: _Request) -> int:
     return 0
 
 
-async def _follow(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
-    follower = _LogFollower(logs, request)
-    if request.as_json:
-        _write_lines(logs, request)
+async def _follow(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id)
+    follower = _LogFollower(logs, log_request)
+    if log_request.as_json:
+        _write_lines(logs, log_request)
     else:
-        await _show_events(host, replace(request, job_id=summary.id), follower.rows, logs)
+        await _show_events(host, replace(log_request, job_id=summary.id), follower.rows, logs)
     await follower.follow_until_stopped(host, summary.id)
-    return int(log_print.print_damage(await host.jobs.logs(summary.id, run_id=request.run_id)))
+    return int(log_print.print_damage(await host.jobs.logs(summary.id, run_id=log_request.run_id)))
 
 
-def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
+def _write_lines(logs: Sequence[RunLog], log_request: _Request) -> int:
     every = in_order(logs)
-    entries = log_print.last_items(log_print.select(every, request.event_filter), request.take or 0, request.offset)
-    if request.context:
-        entries = log_print.add_context(entries, every, request.context, True)
-    write_bytes(b"".join(_line(entry.line, request.pretty) + b"\n" for entry in entries))
+    entries = log_print.last_items(
+        log_print.select(every, log_request.event_filter), log_request.take or 0, log_request.offset
+    )
+    if log_request.context:
+        entries = log_print.add_context(entries, every, log_request.context, True)
+    write_bytes(b"".join(_json_line(entry.line, log_request.pretty) + b"\n" for entry in entries))
     return int(log_print.print_damage(logs))
 
 
-def _line(line: bytes, pretty: bool) -> bytes:
-    """Return a line of JSON, indented if `pretty`; as it is if it is damaged."""
+def _json_line(line: bytes, pretty: bool) -> bytes:
+    """Return a line of JSON, indented if `pretty`; a damaged line is returned unchanged."""
     try:
         return to_json(from_json(line), indent=2) if pretty else line
     except ValueError:
@@ -318,18 +327,18 @@ def _line(line: bytes, pretty: bool) -> bytes:
 
 
 def _encoded(value: JsonObject, pretty: bool) -> bytes:
-    return _line(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"), pretty)
+    return _json_line(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"), pretty)
 
 
-async def _show_counts(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
-    entries = log_print.select(in_order(logs), request.event_filter)
-    entries = log_print.last_items(entries, request.take or 0, request.offset)
+async def _show_counts(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id)
+    entries = log_print.select(in_order(logs), log_request.event_filter)
+    entries = log_print.last_items(entries, log_request.take or 0, log_request.offset)
     counts = log_print.counts_of(entries)
-    if request.as_json:
+    if log_request.as_json:
         document: JsonObject = {"job": json.loads(summary.to_json()), "summary": counts}
-        write_json_line(_encoded(document, request.pretty))
+        write_json_line(_encoded(document, log_request.pretty))
     else:
         screen = Screen.of_stdout()
         log_print.print_summary(screen, summary)
@@ -338,7 +347,7 @@ async def _show_counts(host: Host, request: _Request) -> int:
     return int(log_print.print_damage(logs))
 
 
-def _print_rest(screen: Screen, total: int, shown_count: int, offset: int) -> None:
+def _print_remaining(screen: Screen, total: int, shown_count: int, offset: int) -> None:
     earlier = total - offset - shown_count
     if earlier > 0:
         text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown_count}, or all with --take 0"
@@ -347,30 +356,30 @@ def _print_rest(screen: Screen, total: int, shown_count: int, offset: int) -> No
         print_out(screen.styled("no such events", dim=True))
 
 
-async def _show_state(host: Host, request: _Request) -> int:
-    checkpoint, logs = await _checkpoint(host, request)
-    if request.take or request.offset:
-        messages = log_print.last_items(checkpoint.messages, request.take or 0, request.offset)
+async def _show_state(host: Host, log_request: _Request) -> int:
+    checkpoint, logs = await _checkpoint(host, log_request)
+    if log_request.take or log_request.offset:
+        messages = log_print.last_items(checkpoint.messages, log_request.take or 0, log_request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
-    if request.as_json:
-        write_json_line(_line(checkpoint.to_json(), request.pretty))
+    if log_request.as_json:
+        write_json_line(_json_line(checkpoint.to_json(), log_request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
-        if request.messages:
+        if log_request.messages:
             _print_messages(screen, checkpoint.messages)
     return int(log_print.print_damage(logs))
 
 
-async def _show_new(host: Host, request: _Request) -> int:
-    checkpoint, logs = await _checkpoint(host, request)
-    diff = await new_in(host, checkpoint)
-    if request.as_json:
-        write_json_line(_encoded(_as_json(checkpoint, diff), request.pretty))
+async def _show_new(host: Host, log_request: _Request) -> int:
+    checkpoint, logs = await _checkpoint(host, log_request)
+    diff = await new_messages(host, checkpoint)
+    if log_request.as_json:
+        write_json_line(_encoded(_as_json(checkpoint, diff), log_request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
-        _print_new(screen, diff)
+        _print_new_messages(screen, diff)
     return int(log_print.print_damage(logs))
 
 
@@ -379,26 +388,26 @@ def _as_json(checkpoint: Checkpoint, diff: MessagesDiff) -> JsonObject:
     return {"checkpoint": checkpoint.id, "since": diff.since, "gone": gone, "new": new}
 
 
-async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
-    job_id, checkpoint_id = request.job_id, request.checkpoint_id
+async def _checkpoint(host: Host, log_request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
+    job_id, checkpoint_id = log_request.job_id, log_request.checkpoint_id
     logs: Sequence[RunLog] = ()
     if checkpoint_id is None:
         summary = await host.job(job_id)
         job_id = summary.id
-        logs = await host.jobs.logs(job_id, run_id=request.run_id or summary.coordinator_run_id)
+        logs = await host.jobs.logs(job_id, run_id=log_request.run_id or summary.coordinator_run_id)
         checkpoint_id = _latest_checkpoint(logs[0])
     return await host.jobs.checkpoint(checkpoint_id, job_id=job_id), logs
 
 
 def _latest_checkpoint(log: RunLog) -> str:
-    """Return the last checkpoint of a Run. Raises NotFound if it has none yet."""
+    """Return the id of a Run's last checkpoint. Raises NotFound without one."""
     places = [place for place in places_in(log) if place.type != "startRewind"]
     if not places:
         raise NotFound(f"{log.run_id} has no checkpoint yet: its first step has not ended")
     return places[-1].id
 
 
-# perstack log --tree: the Runs of a Job, each below the one it follows from
+# perstack log --tree: the Runs of a Job, each below the Run that started it or that it continues
 
 MAX_SHOWN_RUNS = 1000  # maximum Runs shown to people
 
@@ -421,34 +430,34 @@ def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
     headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
     table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(visible))
     if len(tree) > MAX_SHOWN_RUNS:
-        print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
+        print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: see all with --json", dim=True))
 
 
 def _write_tree(tree: Sequence[PlacedRun], pretty: bool) -> None:
     for placed in tree:
-        write_json_line(_line(placed.to_json(), pretty))
+        write_json_line(_json_line(placed.to_json(), pretty))
 
 
 # perstack log --follow: events of a Job that another process drives, until it stops
 
 
 class _LogFollower:
-    def __init__(self, logs: Sequence[RunLog], request: _Request) -> None:
-        self.rows = RowPrinter(Screen.of_stdout(), full=request.full)
+    def __init__(self, logs: Sequence[RunLog], log_request: _Request) -> None:
+        self.rows = RowPrinter(Screen.of_stdout(), full=log_request.full)
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
         self._known = {log.run_id: len(log.lines) for log in logs}
-        self._request = request
+        self._request = log_request
 
     async def follow_until_stopped(self, host: Host, job_id: str) -> None:
         request = self._request
         view = None if request.as_json else LiveView(rows=self.rows, state=JobActivity(full=request.full))
         try:
             async for line in host.jobs.watch(job_id, queued=True):
-                has_rows = self._is_shown(line)
+                has_rows = self._take_line(line)
                 if view is not None:
-                    view.take(line.event, has_rows=has_rows)
+                    view.show_event(line.event, has_rows=has_rows)
                 elif has_rows:
-                    write_json_line(_line(line.line, request.pretty))
+                    write_json_line(_json_line(line.line, request.pretty))
         finally:
             if view is not None:
                 view.pause()
@@ -459,7 +468,8 @@ class _LogFollower:
                 print_out(summary.text or "")
             print_out(one_line(outcome_line(summary)))
 
-    def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
+    def _take_line(self, line: StoredLine[StoredEvent]) -> bool:
+        """Keep a line for entries that later lines complete, and return whether it is shown."""
         run_id, event_filter = line.event.run_id, self._request.event_filter
         if line.seq <= self._known.get(run_id, 0) or self._request.run_id not in (None, run_id):
             return False

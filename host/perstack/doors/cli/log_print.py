@@ -24,10 +24,10 @@ from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.shared.event_filter import FIELDS, Condition, matches, parse_filter, types_named, unknown_fields
-from perstack.doors.shared.job_status import models_of, next_step_of_job, status_of
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
-from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.next_step_phrases import command
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import models_of, next_step_of_job, status_of
 from perstack.doors.shared.text import age_text, local_time, minute
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
@@ -39,9 +39,9 @@ from perstack.system.clock import SYSTEM
 Marks = Mapping[tuple[str, int], str]  # signs by Run and index in its log
 
 _MEANINGS = {
-    "·": "· the model does not see this any more; its tool recallHistory does",
-    "~": "~ the model sees the ends of this result",
-    ">": "> what was looked for; the other events are around it",
+    "·": "· the model no longer sees this; its tool recallHistory finds it",
+    "~": "~ the model sees only the beginning and end of this result",
+    ">": "> matches the filter; the other events are its context",
 }
 _SHORTENED = (b'{"type":"compactHistory"', b'{"type":"shrinkResults"')
 
@@ -240,7 +240,7 @@ def _is_delegation(entry: LogEntry, delegated: frozenset[tuple[str, bytes]]) -> 
 
 
 def _delegated_calls(entries: Iterable[LogEntry]) -> frozenset[tuple[str, bytes]]:
-    """Return the calls that delegates answer, by Run and id: the result of a failed one looks like any tool's."""
+    """Return the calls that delegates answer, by Run and id: a failed delegate's result looks like a tool's."""
     return frozenset(
         (event.run_id, delegation.tool_call_id.encode())
         for entry in entries

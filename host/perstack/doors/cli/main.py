@@ -30,30 +30,34 @@ from perstack.doors.shared.screen import is_terminal
 from perstack.errors import DefinitionError, NotAgreed, PerstackError
 from perstack.version import VERSION
 
-# Hide the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
-# process's initial environment in /proc/PID/environ to all processes of its user, and its memory as well. On other
-# systems nothing is done.
+# Hide the keys in the host's environment from the programs that it starts, which run as the same user. Linux shows a
+# process's initial environment in /proc/PID/environ, and its memory, to all processes of its user. Other systems do
+# not, and nothing is done there.
 
 _PR_SET_DUMPABLE = 4
 _ENV_START, _ENV_END = 47, 48  # indices after the name in /proc/PID/stat: bounds of the initial environment
 
 
 def keep_environment_private() -> None:
-    """Hide the environment that the system shows, not `os.environ`. Call it before any thread starts."""
+    """Hide this process's environment from other processes of its user; `os.environ` stays.
+
+    Call it before any thread.
+    """
     if sys.platform != "linux":
         return
     with suppress(OSError, ValueError, IndexError):
-        _blank_the_first()
+        _erase_initial_environment()
     with suppress(OSError, AttributeError, ImportError):
-        _show_nobody()
+        _forbid_memory_access()
 
 
-def _blank_the_first() -> None:
+def _erase_initial_environment() -> None:
+    """Overwrite the environment in /proc/self/environ with zeros, after moving each variable to other memory."""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
     if not 0 < start < end:
         return
-    # each variable moves to new memory, which the system does not show; then nothing refers to the old
+    # setting a variable again moves it to new memory; the C library must not refer to what is erased below
     for name, value in os.environb.items():
         os.putenv(name, value)
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
@@ -61,7 +65,8 @@ def _blank_the_first() -> None:
         memory.write(bytes(end - start))
 
 
-def _show_nobody() -> None:
+def _forbid_memory_access() -> None:
+    """Mark this process as not dumpable: other processes of its user can then not read its memory."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -76,7 +81,16 @@ EXIT_CODES = {
     75: "paused for a provider's rate limit",
     130: "interrupted",
 }
-_FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")  # arguments that may be empty
+_FREE_TEXT_ARGUMENTS = (
+    "query",
+    "text",
+    "value",
+    "error",
+    "fields",
+    "args",
+    "command",
+    "tool",
+)  # arguments that may be empty
 MAX_HELP_COLUMNS = 120  # maximum columns of the help on a wide terminal
 
 
@@ -109,7 +123,7 @@ def _built_in_command(name: str) -> click.Command:
     command = getattr(module, f"{name}_command")
     if not isinstance(command, click.Command):
         raise TypeError(f"{module.__name__}.{name}_command is not a command")
-    _give_examples(command, name)
+    _set_examples(command, name)
     return command
 
 
@@ -130,18 +144,18 @@ def _examples_text(examples: Sequence[str]) -> str:
     return f"\b\nExamples:\n{lines}"
 
 
-def _give_examples(command: click.Command, name: str) -> None:
+def _set_examples(command: click.Command, name: str) -> None:
     command.epilog = _examples_text(EXAMPLES[name]) if name in EXAMPLES else None
     if isinstance(command, click.Group):
         for subcommand, inner in command.commands.items():
-            _give_examples(inner, f"{name} {subcommand}")
+            _set_examples(inner, f"{name} {subcommand}")
 
 
 def _refuse_empty_values(command: click.Command) -> None:
     """Refuse empty values: a script whose variable is unset must not start another Job or use the latest."""
     for option in command.params:
         is_flag = isinstance(option, click.Option) and option.is_flag
-        if not is_flag and option.name not in _FREE_TEXTS and option.callback is None:
+        if not is_flag and option.name not in _FREE_TEXT_ARGUMENTS and option.callback is None:
             option.callback = _not_empty
     for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
         _refuse_empty_values(subcommand)
@@ -183,11 +197,14 @@ def perstack(context: click.Context) -> None:
         show_overview()
 
 
-_MAX_AGREEMENTS = 3  # definition, state, and a change of one of them meanwhile
+_MAX_AGREEMENTS = 3  # the definition, the state, and one that changed while the user was asked
 
 
 def _run_command() -> None:
-    """Run the command; at a terminal, ask for an agreement that it needs and run it again. It has done nothing yet."""
+    """Run the command; if it needs an agreement, ask for it at a terminal and run the command again.
+
+    A command checks its agreements before it does anything, so nothing is done twice.
+    """
     for _ in range(_MAX_AGREEMENTS):
         try:
             perstack.main(prog_name="perstack", standalone_mode=False)
@@ -203,7 +220,7 @@ def _run_command() -> None:
     perstack.main(prog_name="perstack", standalone_mode=False)
 
 
-def entry() -> None:
+def run_command_line() -> None:
     """Run the command line, and end the process with an exit status of EXIT_CODES."""
     keep_environment_private()
     gc.freeze()  # imported objects stay, so collections need not visit them
@@ -217,7 +234,7 @@ def entry() -> None:
         try:
             _run_command()
         finally:
-            finish_stdout()  # while a failure can still be reported
+            finish_stdout()  # here, where a failure can still be reported
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -230,13 +247,13 @@ def entry() -> None:
             print_err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
-        from perstack.doors.shared.next_steps import cli_phrase as said
+        from perstack.doors.shared.next_step_phrases import cli_phrase
 
-        print_err(one_line(f"error: {error.text_for(said)}"))
+        print_err(one_line(f"error: {error.text_for(cli_phrase)}"))
         sys.exit(error.exit_code)
     except OSError as error:
-        discard_stdout()  # the rest of the output would fail once more at the end
-        if error.errno != errno.EPIPE:  # a reader that stopped early needs no message
+        discard_stdout()  # writing the rest at exit would fail again
+        if error.errno != errno.EPIPE:  # no message if the reader stopped early
             target = error.filename or "the output cannot be written"
             print_err(one_line(f"error: {target}: {(error.strerror or str(error)).lower()}"))
         sys.exit(1)
@@ -247,4 +264,4 @@ def entry() -> None:
 
 
 if __name__ == "__main__":
-    entry()
+    run_command_line()

@@ -19,14 +19,15 @@ import click
 from perstack.core.definitions.options import BUDGET_OPTIONS, OPTIONS, Option
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import DefinitionError, NotAgreed, UsageError
 
 if TYPE_CHECKING:
-    from perstack.config.project import ProjectPlace
+    from perstack.config.project_place import ProjectPlace
     from perstack.core.definitions.permissions import Widening
     from perstack.core.definitions.project import Project
     from perstack.core.definitions.settings import Compaction, Overrides, ReasoningBudget
+    from perstack.core.runs.start import CallerFields
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.environment import Environment
@@ -59,6 +60,7 @@ class HostOptions:
     folder: str = "."  # the current folder, used if no workspace is named
     is_attended: Callable[[], bool] | None = None  # whether a person answers questions while a Job is driven
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
+    place: ProjectPlace | None = None  # where the project is, once `located`
 
     @classmethod
     def take_from(cls, values: dict[str, Any]) -> HostOptions:
@@ -106,9 +108,15 @@ class HostOptions:
         config = self.find().config
         return Project() if config is None else load_usable(config).project
 
+    def located(self) -> HostOptions:
+        """Return these options with the place of the project, so that each later step uses the same one."""
+        return replace(self, place=self.find())
+
     def find(self) -> ProjectPlace:
         """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
-        from perstack.config.project import find_place
+        if self.place is not None:
+            return self.place
+        from perstack.config.project_place import find_place
 
         if self.workspace is not None and not Path(self.workspace).is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
@@ -151,22 +159,30 @@ class HostOptions:
         """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
         from perstack.trust.agreements import environment_of, state_environment
 
-        project = self.project(required=False)
-        place = self.find()
+        located = self.located()
+        project, place = located.project(required=False), located.find()
         audited = project.audit is not None
         env = environment_of(project, place) if audited else state_environment(project, place, self.storage)
-        return self.host_of(project, env=env)
+        return located.host_of(project, env=env)
 
     def open_host(
-        self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
+        self,
+        project: Project | None = None,
+        *,
+        strict: bool = False,
+        plugins: Iterable[object] = (),
+        agreement: Agreement | None = None,
     ) -> Host:
-        """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""
-        from perstack.config.project import check_workspace
+        """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written.
 
-        project = project or self.project(required=True)
-        host = self.host_of(
-            project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
-        )
+        The definition is loaded, with `strict`, unless `project` is given.
+        """
+        from perstack.config.project_place import check_workspace
+
+        located = self.located()
+        project = project or located.load(strict=strict).project
+        env = located.env(project)
+        host = located.host_of(project, env=env, overrides=self.overrides, plugins=plugins, agreement=agreement)
         host.check_agreed()
         check_workspace(host.project, host.workspace)
         return host
@@ -249,13 +265,46 @@ drive_options = stack(
     click.option("--drive", "is_driven", is_flag=True, help="Drive the Job in this process, not on a worker."),
     dispatcher_option,
 )
-new_job_options = stack(
+_NEW_JOB = stack(
     click.option("--job-id", metavar="ID", help="The id of the new Job: up to 128 characters of A-Z a-z 0-9 _ -"),
     click.option(
         "--attach", multiple=True, metavar="FILE", help="An image, PDF or text file to send with QUERY; repeatable."
     ),
     click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label of the Job; repeatable."),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class NewRunOptions:
+    """The values of `new_job_options`."""
+
+    job_id: str | None
+    attachments: Sequence[Path]
+    caller_fields: CallerFields
+
+    def check_unused(self) -> None:
+        """Raise UsageError if the new Job or Run has a field or an attachment, which an answer has not."""
+        for name, value in self.caller_fields.items():
+            if value:
+                raise UsageError(f"--{name.removesuffix('s')} is for a new Run: leave it out when answering")
+        if self.attachments:
+            raise UsageError("--attach is for a new query: leave it out when answering")
+
+
+def new_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that begins a Job, passed to it as one `new_run: NewRunOptions`."""
+
+    @wraps(command)
+    def gather(*, job_id: str | None, attach: tuple[str, ...], label: tuple[str, ...], **others: object) -> None:
+        from perstack.core.base.ids import check_job_id
+        from perstack.core.jobs.queries import parse_labels
+
+        if job_id is not None:
+            check_job_id(job_id)
+        caller_fields: CallerFields = {"labels": parse_labels(label)}
+        command(new_run=NewRunOptions(job_id, [Path(name) for name in attach], caller_fields), **others)
+
+    return _NEW_JOB(gather)
 
 
 def json_option(text: str) -> Callable[[_F], _F]:

@@ -23,7 +23,7 @@ from perstack.doors.cli.terminal import (
     print_result,
     write_json_line,
 )
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def output_options(command: _F) -> _F:
         click.option(
             "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
         ),
-        click.option("--verbose", is_flag=True, help="For people: show results of tools whole, not folded to a line."),
+        click.option("--verbose", is_flag=True, help="For people: show tool results in full instead of one line."),
         click.option(
-            "--compact", is_flag=True, help="Show the rows of `perstack log` instead of what the model says in full."
+            "--compact", is_flag=True, help="Show the rows of `perstack log` instead of the model's full texts."
         ),
-        click.option("--quiet", is_flag=True, help="Print only the result, and why there is none; no progress."),
+        click.option("--quiet", is_flag=True, help="Print only the result, or why there is none; no progress."),
         click.option(
             "--stream", is_flag=True, help=("With jsonl: also print text and reasoning while they are generated.")
         ),
@@ -109,9 +109,7 @@ def with_types(output_options: OutputOptions, text: str | None) -> OutputOptions
     from perstack.doors.shared.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
 
     if output_options.quiet or output_options.chosen_form not in (None, "jsonl"):
-        raise UsageError(
-            "--filter selects events, printed as JSON: leave out --quiet, --output human and --output text"
-        )
+        raise UsageError("--filter prints events as JSON: leave out --quiet, --output human and --output text")
     try:
         types = types_named((text,), ORIGINAL_TYPES)
     except ValueError as error:
@@ -123,13 +121,13 @@ def with_types(output_options: OutputOptions, text: str | None) -> OutputOptions
 
 
 class JobOutput:
-    """A listener that shows each event of a Job. `on_lost` is called once when stdout cannot be written any more."""
+    """A listener that shows each event of a Job. `on_lost` is called once, when stdout can no longer be written."""
 
     def __init__(self, output_options: OutputOptions) -> None:
         self.form = output_options.form
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None
-        self.lost: OSError | None = None  # why stdout can no longer be written; None while it can
+        self.lost: OSError | None = None  # error that closed stdout; None while it can be written
         self.may_ask = not output_options.no_input  # True if the user at the terminal may be asked
         self.is_asking = False
         self._output_options = output_options
@@ -137,19 +135,19 @@ class JobOutput:
         self.view = None if output_options.quiet else self._view()
 
     def _view(self) -> LiveView | None:
-        is_beside = self.form != "human" and not has_screen() and is_attended()
-        if self.form != "human" and not is_beside:
+        shows_on_stderr = self.form != "human" and not has_screen() and is_attended()
+        if self.form != "human" and not shows_on_stderr:
             return None
         from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
         return LiveView(
-            to_stderr=is_beside,
-            is_compact=is_beside or self._output_options.compact,
+            to_stderr=shows_on_stderr,
+            is_compact=shows_on_stderr or self._output_options.compact,
             is_verbose=self._output_options.verbose,
         )
 
     async def begin(self, host: Host, job_id: str | None) -> None:
-        """Start with the totals of a Job that was driven before, and say if its programs run without a question."""
+        """Start with the totals of an existing Job, and note on stderr if its programs run without a question."""
         if self._output_options.quiet:
             return
         with suppress(PerstackError):  # driving it reports the error
@@ -162,45 +160,45 @@ class JobOutput:
     def __call__(self, event: Event, line: bytes) -> None:
         """Show an event: as a line of JSON, in the live view, or as a warning."""
         self.job_id = event.job_id
-        if self._takes(event.type):
+        if self._prints(event.type):
             self.write(line)
         if self.view is not None:
-            self._watched(event)
+            self._show_in_view(event)
         if event.type == "skillDisconnected" and event.reason:
             self._warn(event.skill_name, event.text_for(cli_phrase))
         elif event.type == "adaptRequest" and self.view is None:
             print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
 
-    def _takes(self, kind: str) -> bool:
+    def _prints(self, kind: str) -> bool:
         types = self._output_options.types
         if types is not None and kind not in types:
             return False
-        is_wanted = self._output_options.stream or types is not None  # a filter that names a streamed type asks for it
+        is_wanted = self._output_options.stream or types is not None  # naming a streamed type in --filter requests it
         return kind not in _STREAMED or (is_wanted and not is_stdout_behind())
 
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""
         if self.form == "jsonl":
-            self._put(lambda: write_json_line(line))
+            self._write_stdout(lambda: write_json_line(line))
 
-    def result(self, text: str | None) -> None:
-        """Show the result in full, unless stdout has it already."""
-        if self.form == "jsonl" or text is None or self.has_shown(text):
+    def result(self, job_id: str, text: str | None) -> None:
+        """Show the result of a Job in full, unless the live view has."""
+        if self.form == "jsonl" or text is None or self.has_shown(job_id):
             return
         if self.form == "human" and self.view is not None:
-            self._put(print_out)
-        self._put(lambda: print_result(text) if self.form == "text" else print_out(text))
+            self._write_stdout(print_out)
+        self._write_stdout(lambda: print_result(text) if self.form == "text" else print_out(text))
 
-    def has_shown(self, result: str | None) -> bool:
-        """Return whether the live view has shown this result in full."""
-        return result is not None and self.view is not None and self.view.result == result
+    def has_shown(self, job_id: str) -> bool:
+        """Return whether the live view has shown the result of this Job in full."""
+        return self.view is not None and self.view.finished_job_id == job_id
 
     def remark(self, text: str) -> None:
-        """Show a message on stderr if that is a terminal, otherwise on stdout if that is for people, otherwise not."""
+        """Show a message on stderr at a terminal, otherwise on stdout if it is for people, otherwise nowhere."""
         if self._output_options.quiet:
             return
         if self.form == "human" and not is_attended():
-            self._put(lambda: print_out(one_line(text)))
+            self._write_stdout(lambda: print_out(one_line(text)))
         else:
             print_note(text)
 
@@ -215,19 +213,19 @@ class JobOutput:
         if self.view is not None:
             self.view.forget()
 
-    def _watched(self, event: Event) -> None:
+    def _show_in_view(self, event: Event) -> None:
         view = self.view
         if view is None:
             return
         if self.form == "human":
-            self._put(lambda: view.take(event))
+            self._write_stdout(lambda: view.show_event(event))
             return
         try:
-            view.take(event)
+            view.show_event(event)
         except OSError:  # the terminal is gone
             self.view = None
 
-    def _put(self, write: Callable[[], None]) -> None:
+    def _write_stdout(self, write: Callable[[], None]) -> None:
         if self.lost is not None:
             return
         try:

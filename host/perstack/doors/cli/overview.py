@@ -1,4 +1,4 @@
-"""Show the overview of `perstack` alone: the commands to begin with, the state of this folder, the next step."""
+"""Show the overview of `perstack` without a command: the first commands, the state of this folder, the next step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perstack.definition_files import load_usable
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import DefinitionError, PerstackError
 from perstack.host import Host
 
@@ -16,7 +16,7 @@ _FIRST_COMMANDS = ("init", "run", "start", "jobs", "log", "inbox")
 
 
 def show_overview() -> None:
-    """Print the overview. A definition or state that cannot be read is named in it, and is no error."""
+    """Print the overview. It names a definition or state that cannot be read, instead of failing."""
     print_out("perstack runs Experts: small LLM agents declared in perstack.toml.\n")
     texts = listed_commands()
     for name in _FIRST_COMMANDS:
@@ -38,7 +38,7 @@ def _state() -> tuple[str, str]:
         return f"{path} has {count(len(error.problems), 'problem')}.", "perstack validate"
     summary = f"{path} declares {count(len(experts), 'Expert')}"
     try:
-        waiting, stopped = options.look(_what_waits)
+        waiting, stopped = options.look(_open_work)
     except PerstackError as error:
         return f"{summary}; its Jobs cannot be read: {error.text_for(cli_phrase)}.", "perstack doctor"
     if waiting:
@@ -53,7 +53,7 @@ def _state() -> tuple[str, str]:
     return f"{summary}; nothing waits for you.", "perstack start, or perstack run EXPERT QUERY"
 
 
-async def _what_waits(host: Host) -> tuple[int, JobSummary | None]:
+async def _open_work(host: Host) -> tuple[int, JobSummary | None]:
     """Return the number of open questions, and the latest Job if it was interrupted, such as by a kill."""
     latest = (await host.jobs.list(limit=1)).jobs
     is_interrupted = bool(latest) and latest[0].status == "stoppedByInterrupt" and latest[0].closed is None

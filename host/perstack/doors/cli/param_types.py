@@ -35,7 +35,7 @@ def read_text(text: str) -> str:
 def read_query(text: str | None, otherwise: str = "") -> str:
     """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal.
 
-    `otherwise` is what the error adds about what to do without a text.
+    `otherwise` is added to the error for a missing text: what to do without one.
     """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
@@ -65,7 +65,7 @@ def read_answer(text: str | None, name: str) -> JsonValue:
     if text is None or text.startswith("@") or text == "-":
         return _read_value(text, name)
     if text.startswith("{"):
-        return _json(_bytes(text), name, "give JSON, a text that begins with something else, or @FILE")
+        return _json(_bytes(text), name, "give JSON, @FILE, or a text that does not begin like JSON")
     from perstack.core.base.records import read_json
 
     try:
@@ -125,7 +125,7 @@ def _read_content(text: str, name: str) -> bytes:
 
 
 def _stdin(name: str) -> bytes:
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # the process was started without it (`<&-`)
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # None if the process was started without stdin (`<&-`)
         return b""
     data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
@@ -148,7 +148,7 @@ def read_span(text: str, name: str) -> int:
     try:
         return milliseconds(text)
     except ValueError as error:
-        raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: give a time such as 90s, 5m, 2h or 7d") from error
+        raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: give a duration such as 90s, 5m, 2h or 7d") from error
 
 
 def read_since(text: str, name: str) -> int:

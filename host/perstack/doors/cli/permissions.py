@@ -12,7 +12,7 @@ import click
 
 from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
-from perstack.config.project import folder_of, workspace_folder
+from perstack.config.project_place import folder_of, workspace_folder
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.permissions import Permissions
@@ -22,14 +22,14 @@ from perstack.definition_files import open_definition, read_permissions
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.agreements import items_of
+from perstack.doors.shared.agreement_items import items_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
 from perstack.lockfile.lock import lock_path, read_lock
 from perstack.trust.agreements import TrustRecord, TrustStore, place_of
 from perstack.trust.items import TrustItem, digests_of
-from perstack.trust.protection import contents_of_rule
+from perstack.trust.run_files import contents_of_rule
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -112,7 +112,7 @@ def _locked_tools(options: HostOptions) -> Definitions:
 
 
 def _state(grant: ProjectGrant, locked: Definitions, workspace: Path) -> str:
-    """Say for which tools and files a grant holds, and which of these are other ones by now."""
+    """Return the tools and files for which a grant holds, or those that have changed since."""
     changed = [
         f"{skill}/{name}"
         for skill, digests in grant.pins.items()
@@ -132,13 +132,15 @@ def _state(grant: ProjectGrant, locked: Definitions, workspace: Path) -> str:
 @click.option("--all", "is_all", is_flag=True, help="Revoke all grants of this project.")
 @definition_options
 def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -> None:
-    """Remove grants: their calls are asked about again. Approvals that a running Job has stay with it."""
+    """Remove grants, so that their calls need approval again. A running Job keeps the approvals that it has."""
     if is_all == bool(rules):
         raise UsageError("name the rules to revoke as `perstack permissions list` shows them, or give --all")
     grants = _grants(options)
     unknown = [rule for rule in rules if rule not in grants.rules()]
     if unknown:
-        raise UsageError(f"nobody has granted {', '.join(unknown)} here: see `perstack permissions list`")
+        raise UsageError(
+            f"not granted in this project: {', '.join(unknown)}; `perstack permissions list` shows the grants"
+        )
     revoked = grants.revoke(lambda grant: is_all or grant.rule in rules)
     words = ", ".join(one_line(grant.rule) for grant in revoked)
     print_err(f"revoked: {words}" if revoked else "there are no grants here")
@@ -169,7 +171,7 @@ def backtest_command(rules: str | None, since: int | None, as_json: bool, option
     if as_json:
         write_json_line(json.dumps(totals.to_json()))
     else:
-        totals.tell()
+        totals.print_totals()
     sys.exit(int(totals.denied > 0))
 
 
@@ -200,14 +202,14 @@ class _Totals:
             "unreadable": self.unreadable,
         }
 
-    def tell(self) -> None:
+    def print_totals(self) -> None:
         print_out(
-            f"{count(self.jobs, 'Job')}, {count(self.calls, 'call')}: {self.otherwise:,} would be decided otherwise"
+            f"{count(self.jobs, 'Job')}, {count(self.calls, 'call')}: {self.otherwise:,} would be decided differently"
         )
         if self.denied:
             print_out(f"{count(self.denied, 'call')} that ran would be denied")
         if self.unknown:
-            print_err(f"note: {count(self.unknown, 'call')} not tried: the arguments were taken out of the log")
+            print_err(f"note: {count(self.unknown, 'call')} not tested: their arguments were redacted")
 
 
 def _is_denied(change: ChangedRuling) -> bool:
@@ -222,11 +224,11 @@ async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, 
         if result.problem is not None:
             print_err(one_line(f"warning: Job {result.job_id} cannot be read: {result.problem}"))
         for change in result.otherwise:
-            write_json(_to_json(change)) if as_json else _tell(change)
+            write_json(_to_json(change)) if as_json else _print_change(change)
     return totals
 
 
-def _tell(change: ChangedRuling) -> None:
+def _print_change(change: ChangedRuling) -> None:
     subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.past_call.tool) else ""
     source = f"{change.run_id} step {change.past_call.step} {change.expert_key}"
     past_call, ruling = change.past_call, change.ruling
@@ -262,7 +264,7 @@ def _object(text: str) -> JsonObject:
             f'the arguments are not JSON: {error}; write an object in quotes: \'{{"path": "a"}}\''
         ) from None
     if not isinstance(value, dict):
-        raise UsageError('the arguments are no JSON object: write one in quotes: \'{"path": "a"}\'')
+        raise UsageError('the arguments are not a JSON object: write one in quotes: \'{"path": "a"}\'')
     return value
 
 
@@ -273,14 +275,15 @@ def _object(text: str) -> JsonObject:
 @click.option("--show", is_flag=True, help="Only show what needs agreement, and what has changed.")
 @click.option("--revoke", is_flag=True, help="Revoke all agreements for this folder.")
 @click.option("--yes", is_flag=True, help="Agree without confirmation.")
-@click.option("--state", "of_state", is_flag=True, help="Trust what is waiting to run in the state, in place of that.")
+@click.option(
+    "--state", "of_state", is_flag=True, help="Trust what is waiting to run in the state, instead of the definition."
+)
 @place_options
 def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: HostOptions) -> None:
-    """Trust what perstack.toml starts, reads, writes, reaches and pays, and its .env files.
+    """Trust everything that perstack.toml starts, reads, writes, connects to and pays for, and its .env files.
 
-    Before that, nothing of it has an effect; a .env file that you did not name is not read. With --state, trust a
-    state folder that somebody else made, or that was copied here: before that, its Jobs are shown, and nothing acts on
-    them.
+    Without your agreement none of it has an effect, and no .env file is read unless you name it. With --state, trust a
+    state folder that somebody else made, or that was copied here; without your agreement its Jobs are only shown.
 
     A running server, `mcp` or `acp`, then uses a changed definition. Exit status 0 if everything is trusted, 1 if not.
     """
@@ -292,7 +295,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
     if options.storage is not None:
         raise UsageError("--storage names state: give --state with it")
     if revoke and options.config is None and options.find().config is None:
-        raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
+        raise UsageError("there is no perstack.toml here, so nothing is trusted: change to a folder with one")
     place, store = options.find(), TrustStore.of_user()
     folder = place.require_path().parent.resolve()
     if revoke:
@@ -307,14 +310,14 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
     if show:
         return
     if digests_of(items) <= agreed:
-        print_err("all of this is trusted already")
+        print_err("all of this is already trusted")
         return
     if not yes and not _confirm():
         print_err("nothing was changed")
         sys.exit(1)
     store.agree(folder, items)
     if not declared.is_whole:
-        print_err("files of other folders can be read now: look at what they declare, by this command once more")
+        print_err("files in other folders can now be read: run this command again to see what they declare")
         sys.exit(1)
     print_err("trusted")
 
@@ -325,18 +328,18 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
     if revoke:
         print_err(f"no longer trusted: {path}" if mark.remove() else "this state was not trusted")
         return
-    has_mark = mark.is_valid()
-    page = options.look(_work_of_others)
+    has_mark = mark.validate()
+    page = options.look(_unmarked_work)
     for line in page:
         print_out(one_line(line))
     if not page:
-        print_err("this state is trusted already")
+        print_err("this state is already trusted")
         return
     if show:
-        print_err("this is not trusted, and the rest of this state is" if has_mark else "this state is not trusted")
+        print_err("this is not trusted; the rest of this state is" if has_mark else "this state is not trusted")
         return
     if mark.is_absent():
-        print_err("there is no state yet; what your perstack makes here is trusted")
+        print_err("there is no state yet; state that your perstack creates here is trusted")
         return
     if not yes and not _confirm():
         print_err("nothing was changed")
@@ -352,17 +355,17 @@ async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
 
     state = host.storage.local_state
     if state is None:
-        raise UsageError("a server keeps the state: agree to its address with `perstack trust`")
+        raise UsageError("the state is on a server: agree to its address with `perstack trust`")
     return state, StateMark(state)
 
 
-async def _work_of_others(host: Host) -> list[str]:
-    """Return the page of what waits in state without a mark, or in unmarked logs of marked state; empty without any."""
+async def _unmarked_work(host: Host) -> list[str]:
+    """Return lines about the work that waits in unmarked state, or in unmarked logs of marked state; empty for none."""
     from perstack.diagnostics.waiting_work import waiting_work
     from perstack.state_guard.guarded_state import unmarked_owners
 
     _, mark = await _marked_state(host)
-    owners = await unmarked_owners(host.storage) if mark.is_valid() else None
+    owners = await unmarked_owners(host.storage) if mark.validate() else None
     return await waiting_work(host.storage.as_evidence(), owners) if owners is None or owners else []
 
 
@@ -374,12 +377,12 @@ async def _mark_all(host: Host, mark: StateMark) -> None:
 
 def _confirm() -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here: look at it with --show, and agree with --yes")
+        raise UsageError("without a terminal nobody can be asked: see it with --show, and agree with --yes")
     return confirm("Agree to all of this?")
 
 
 def _print(folder: str, items: Sequence[TrustItem], record: TrustRecord | None) -> None:
-    """Print a line for each item: `+` for one without an agreement."""
+    """Print a line for each item; `+` marks an item that is not agreed to."""
     agreed = frozenset[str]() if record is None else digests_of(record.items)
     print_out(f"{one_line(folder)}:")
     for item in items:

@@ -1,9 +1,9 @@
 """Commands of plugins: found, checked, and listed among the built-in ones.
 
-The sources are entry points of the group `perstack.commands` and from modules named in PERSTACK_PLUGINS that have the
+The sources are entry points of the group `perstack.commands`, and modules named in PERSTACK_PLUGINS that have the
 function `perstack_commands`. They are read for lists (`--help`, completion, a misspelt command) and for a command that
-is not built in, never for a built-in one. A plugin at fault is left out with one notice that names its package and what
-to do; a plugin can neither replace a command nor break another one.
+is not built in, never for a built-in one. A faulty plugin is skipped with one notice that names its package and the
+remedy; a plugin can neither replace a command nor break another one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _IMPORT_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class _Plugin:
-    """A module that may have the hook, not yet imported."""
+    """A plugin module that is not imported yet, and may have the hook `perstack_commands`."""
 
     place: str  # plugin and package, for errors
     remedy: str
     load: Callable[[], object]
-    is_declared: bool  # True if it must have the hook: its package has declared it for nothing else
+    is_declared: bool  # True if the module must have the hook: its package declares it only for commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class FoundCommand:
 
 
 def plugin_commands() -> Mapping[str, FoundCommand]:
-    """Return the commands of plugins by name. Prints a notice for each that is left out, the first time."""
+    """Return the commands of plugins by name. The first call prints a notice for each that is skipped."""
     return _with_named_commands(os.environ.get(EXTRA_MODULES, ""))
 
 
 def find_command(name: str) -> FoundCommand | None:
     """Return the command of a plugin, or None.
 
-    Modules named in PERSTACK_PLUGINS are imported only if no package has it: they may print, and a command that speaks
-    a protocol has to take over stdout before.
+    Modules named in PERSTACK_PLUGINS are imported only if no installed package has the command: importing them may
+    print, and a command that speaks a protocol must take over stdout first.
     """
     return _installed_commands().get(name) or plugin_commands().get(name)
 
@@ -71,14 +71,14 @@ def _with_named_commands(modules: str) -> Mapping[str, FoundCommand]:
     return _read_commands(_named_plugins(modules), _installed_commands())
 
 
-def _read_commands(plugins: Iterable[_Plugin], taken: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
-    """Return `taken` with the commands of the plugins."""
-    found = dict(taken)
+def _read_commands(plugins: Iterable[_Plugin], earlier: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
+    """Return `earlier` with the commands of the plugins. A command that cannot be used is skipped with a notice."""
+    found = dict(earlier)
     for plugin in plugins:
         for entry in _entries_of(plugin):
             problem = _problem_of(entry, found)
             if problem is not None:
-                _leave_out(plugin, problem)
+                _report_skipped(plugin, problem)
             elif isinstance(entry, PluginCommand):
                 found.setdefault(entry.name, FoundCommand(entry, plugin))
     return found
@@ -123,7 +123,7 @@ def _installed_plugins() -> Iterator[_Plugin]:
 
 def _named_plugins(modules: str) -> Iterator[_Plugin]:
     for name in named_modules({EXTRA_MODULES: modules}):
-        remedy = "correct the module, or take its name out"
+        remedy = f"correct the module, or remove its name from {EXTRA_MODULES}"
         yield _Plugin(
             f"module {name} of {EXTRA_MODULES}", remedy, partial(importlib.import_module, name), is_declared=False
         )
@@ -136,13 +136,13 @@ def _entries_of(plugin: _Plugin) -> tuple[object, ...]:
         api: object = getattr(module, "PLUGIN_API", PLUGIN_API)
         hook: Callable[[], Iterable[object]] | None = getattr(module, "perstack_commands", None)
         if api != PLUGIN_API:
-            _leave_out(plugin, f"it is written for plugin API {api}, and the host has {PLUGIN_API}")
+            _report_skipped(plugin, f"it is written for plugin API {api}, but the host has {PLUGIN_API}")
         elif hook is not None:
             return tuple(hook())
         elif plugin.is_declared:
-            _leave_out(plugin, "it has no function perstack_commands")
+            _report_skipped(plugin, "it has no function perstack_commands")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything, and other commands must work
-        _leave_out(plugin, _cause(error))
+        _report_skipped(plugin, _cause(error))
     return ()
 
 
@@ -152,13 +152,13 @@ def _problem_of(entry: object, found: Mapping[str, FoundCommand]) -> str | None:
     if _has_wrong_field(entry):
         return f"the command {entry.name!r} has a field that is empty or of a wrong type"
     if not _NAME.fullmatch(entry.name):
-        return f"the name {entry.name!r} is none of a command: use lower-case letters, digits and -"
+        return f"the name {entry.name!r} is not a command name: use lower-case letters, digits and -"
     if not _IMPORT_PATH.fullmatch(entry.import_path):
         return f"the import path {entry.import_path!r} of {entry.name} is not `package.module:attribute`"
     if entry.name in COMMANDS:
-        return f"perstack has a command {entry.name} itself"
+        return f"perstack has its own command {entry.name}"
     if entry.name in found and found[entry.name].entry != entry:  # equal for an installed module that is also named
-        return f"{found[entry.name].plugin.place} has a command {entry.name} already"
+        return f"{found[entry.name].plugin.place} already has a command {entry.name}"
     return None
 
 
@@ -169,10 +169,10 @@ def _has_wrong_field(entry: PluginCommand) -> bool:
     return not all(isinstance(text, str) and text for text in cast("tuple[object, ...]", texts))
 
 
-def _leave_out(plugin: _Plugin, cause: str) -> None:
+def _report_skipped(plugin: _Plugin, cause: str) -> None:
     from perstack.system.user import notice
 
-    notice(f"a command of {plugin.place} was left out: {cause}; {plugin.remedy}")
+    notice(f"a command of {plugin.place} was skipped: {cause}; {plugin.remedy}")
 
 
 def _cause(error: BaseException) -> str:

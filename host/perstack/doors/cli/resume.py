@@ -27,10 +27,10 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import job_line, next_step_of_job
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import job_line, next_step_of_job
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
@@ -54,22 +54,22 @@ def tell_command(
 ) -> None:
     """Tell JOB something: its model sees TEXT before its next generation, whichever process drives it.
 
-    The text is kept word for word, also when the history is summarised. A Job that is stopped, queued or waits for an
-    answer has it when it continues. TEXT `-` reads from stdin.
+    The text is kept word for word, also when the history is summarised. A Job that is stopped, queued or waiting for an
+    answer sees it when it continues. TEXT `-` reads from stdin.
     """
     if (text is None) == (dropped is None):
         raise UsageError("give TEXT, or --drop ID to remove an earlier text")
     if dropped is not None and run_id is not None:
-        raise UsageError("--drop finds the Run by itself: leave --run out")
+        raise UsageError("--drop needs no Run, since the ID names it: leave --run out")
     check_no_tool("tell a Job what a person says")
     said = None if text is None else read_text(text)
 
     async def tell(host: Host) -> tuple[Delivery, JobSummary]:
-        job_id, by = await host.jobs.find(job), this_user("cli")
+        job_id, by = await host.jobs.complete_id(job), this_user("cli")
         if said is None:
             delivery = await host.texts.drop(job_id, dropped or "", by=by)
         else:
-            run = await host.jobs.find(run_id)
+            run = await host.jobs.complete_id(run_id)
             delivery = await host.tell(job_id, said, run_id=run, by=by)
         return delivery, await host.job(job_id)
 
@@ -89,10 +89,10 @@ def _delivery_line(delivery: Delivery, summary: JobSummary, word: str) -> str:
 
 
 async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, as_json: bool) -> int:
-    """Print what is never summarised away for the Coordinator of a Job, or for another Run. Return the exit status."""
-    run_id = await host.jobs.find(run_id)
-    job_id = await host.jobs.find(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
-    texts = await host.texts.standing_texts(await host.jobs.resolve(job_id), run_id=run_id)
+    """Print the texts that are never summarised away for the Coordinator of a Job, or a Run. Return the exit status."""
+    run_id = await host.jobs.complete_id(run_id)
+    job_id = await host.jobs.complete_id(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
+    texts = await host.texts.standing_texts(await host.jobs.id_or_latest(job_id), run_id=run_id)
     if as_json:
         for text in texts:
             write_json_line(text.to_json())
@@ -102,7 +102,7 @@ async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, a
         print_out(screen.styled(_author_line(text), dim=True))
         print_out("\n".join(f"  {line}" for line in text.text.splitlines()))
     if not texts:
-        print_out(screen.styled("no person has said anything", dim=True))
+        print_out(screen.styled("no person has told this Job anything", dim=True))
     return 0
 
 
@@ -123,15 +123,15 @@ def _author_line(text: StandingText) -> str:
 @json_option("Print the Job's summary as a JSON object.")
 @place_options
 def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: HostOptions) -> None:
-    """Stop JOB in any process, as Ctrl-C there would. It is recorded as interrupted, and can be resumed.
+    """Stop JOB in any process, as Ctrl-C there would. The Job is recorded as interrupted, and can be resumed.
 
     Exit status 2 if no process drives it, 1 if that process has not stopped within half a minute.
     """
     if reason and not final:
-        raise UsageError("--reason is recorded with --final only")
+        raise UsageError("--reason is recorded only with --final")
 
     async def stop(host: Host) -> JobSummary:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
         return await host.job(job_id)
 
@@ -151,7 +151,10 @@ _SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
     "--settle",
     multiple=True,
     metavar="CALL=done|retry|ask|tell",
-    help="How an interrupted call without result ended, or ask me; by default the model sees that it was interrupted.",
+    help=(
+        "How an interrupted call without a result ended, or `ask`; by default the model is told that it was"
+        " interrupted."
+    ),
 )
 @click.option(
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help=("For iterations: maximum further iterations.")
@@ -203,15 +206,15 @@ def resume_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> JobSummary | SeriesState:
-        job = await host.jobs.find(typed, ("job", "iterations"))
+    async def resume_target() -> JobSummary | SeriesState:
+        job = await host.jobs.complete_id(typed, ("job", "iterations"))
         if answer is not None:
             await lines.on_event.begin(host, job)
-            by, start = this_user("cli"), await host.jobs.find(resume_from)
+            by, start = this_user("cli"), await host.jobs.complete_id(resume_from)
             return await host.answer(answer, job_id=job, resume_from=start, by=by, drive=True, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
-                raise UsageError(f"--settle is for Jobs, and {job} is the id of iterations: resume its Job first")
+                raise UsageError(f"--settle is for Jobs, but {job} is the id of iterations: resume their Job first")
             more = max_iterations or 0
             series = await host.iterations.resume(
                 job,
@@ -236,7 +239,7 @@ def resume_command(
     async def state_after_interrupt() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    result = run_interruptible(host, work, state_after_interrupt, lines.on_event)
+    result = run_interruptible(host, resume_target, state_after_interrupt, lines.on_event)
     if result is None:
         sys.exit(INTERRUPTED)
     sys.exit(
@@ -249,7 +252,7 @@ def resume_command(
 def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
     """Raise UsageError for options that do not go together."""
     if (resume_from is None) != (answer is None):
-        raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
+        raise UsageError("--resume-from and -i go together; answer an open question with: perstack answer ID TEXT")
     if answer is not None and is_more:
         raise UsageError("-i answers a Job's question: leave out --settle, --max-iterations and --target")
     if before_compaction and (answer is not None or is_more):
@@ -282,7 +285,7 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
 
 
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
-    print_err("calls that began and have no result:")
+    print_err("calls that began but have no result:")
     for unsettled_call in calls:
         word = settled.get(unsettled_call.key) or settled.get(unsettled_call.call_id) or "tell"
         print_err(

@@ -1,10 +1,12 @@
-"""The commands `perstack run` and `perstack submit`. What only a Job needs is imported in them: `--help` is quick."""
+"""The commands `perstack run` and `perstack submit`.
+
+Modules that only a Job needs are imported inside them, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +14,7 @@ import click
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,
+    NewRunOptions,
     dispatcher_option,
     driving_options,
     json_option,
@@ -66,9 +69,7 @@ def run_command(
     with_files: bool,
     yes: bool,
     is_answer: bool,
-    job_id: str | None,
-    attach: tuple[str, ...],
-    label: tuple[str, ...],
+    new_run: NewRunOptions,
     strict: bool,
     output_schema: str | None,
     types: str | None,
@@ -79,50 +80,46 @@ def run_command(
 
     QUERY `-`, or no QUERY, reads from stdin.
     """
-    from perstack.core.jobs.queries import parse_labels
-    from perstack.doors.cli.driving import drive, open_attended_host
+    from perstack.doors.cli.driving import drive_and_report, open_attended_host
     from perstack.system.user import this_user
 
     output_options = with_types(output_options, types)
-    _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
+    _check_combination(go_on, continue_job, resume_from, is_answer, new_run.job_id)
     continues = (go_on or continue_job is not None) and not is_answer
     text = read_query(query, "; `perstack resume` continues a Job without one" if continues else "")
-    labels = parse_labels(label)
-    if labels and is_answer:
-        raise UsageError("--label is for a new Run: leave it out when answering")
-    if attach and is_answer:
-        raise UsageError("--attach is for a new query: leave it out when answering")
-    attachments = [Path(name) for name in attach]
+    if is_answer:
+        new_run.check_unused()
+    attachments, caller_fields = new_run.attachments, new_run.caller_fields
     if output_schema is not None:
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
-    options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = open_attended_host(options, output_options, options.load(strict=strict).project)
+    options = _with_checkpoint_files(options, expert, continue_job, resume_from, yes) if with_files else options
+    host, output = open_attended_host(options, output_options, strict=strict), JobOutput(output_options)
 
-    lines = JobOutput(output_options)
+    async def run_new(on_event: OnEvent) -> JobSummary:
+        return await host.run(
+            expert, text, job_id=new_run.job_id, attachments=attachments, on_event=on_event, **caller_fields
+        )
 
-    async def work(on_event: OnEvent) -> JobSummary:
-        job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
-        if go_on or continue_job:
-            await lines.begin(host, job)
+    async def run_existing(on_event: OnEvent) -> JobSummary:
+        job, start = await host.jobs.complete_id(continue_job), await host.jobs.complete_id(resume_from)
+        await output.begin(host, job)
         if is_answer:
             by = this_user("cli")
             return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
-        if go_on or continue_job:
-            return await host.continue_job(
-                expert, text, job_id=job, resume_from=start, attachments=attachments, labels=labels, on_event=on_event
-            )
-        return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+        return await host.continue_job(
+            expert, text, job_id=job, resume_from=start, attachments=attachments, on_event=on_event, **caller_fields
+        )
 
-    sys.exit(drive(host, work, lines))
+    sys.exit(drive_and_report(host, run_existing if go_on or continue_job else run_new, output))
 
 
-def _with_files(
+def _with_checkpoint_files(
     options: HostOptions, expert: str, job: str | None, checkpoint: str | None, is_sure: bool
 ) -> HostOptions:
     if job is None or checkpoint is None:
-        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
+        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: name both")
     from perstack.doors.cli.files import files_of_checkpoint
 
     return files_of_checkpoint(options, expert, job, checkpoint, is_sure=is_sure)
@@ -132,17 +129,13 @@ def _check_combination(
     go_on: bool, continue_job: str | None, resume_from: str | None, is_answer: bool, job_id: str | None
 ) -> None:
     if resume_from is not None and continue_job is None:
-        raise UsageError("--resume-from needs --continue-job JOB: say which Job the checkpoint is of")
+        raise UsageError("--resume-from needs --continue-job JOB: name the checkpoint's Job")
     if go_on and continue_job is not None:
-        raise UsageError("--continue means the latest Job and --continue-job a given one: leave one of them out")
+        raise UsageError("--continue means the latest Job and --continue-job names one: leave one of them out")
     if is_answer and not (go_on or continue_job):
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
     if job_id is not None and (go_on or continue_job):
         raise UsageError("--job-id names a new Job: leave it out when continuing one")
-    if job_id is not None:
-        from perstack.core.base.ids import check_job_id
-
-        check_job_id(job_id)
 
 
 @click.command("submit", cls=GroupedCommand)
@@ -164,9 +157,7 @@ def submit_command(
     wait: bool,
     at: int | None,
     priority: int,
-    job_id: str | None,
-    attach: tuple[str, ...],
-    label: tuple[str, ...],
+    new_run: NewRunOptions,
     as_json: bool,
     output_options: OutputOptions,
     options: HostOptions,
@@ -176,30 +167,26 @@ def submit_command(
     The Experts and settings of perstack.toml are recorded with the Job, and the worker uses them. QUERY `-`, or no
     QUERY, reads from stdin.
     """
-    from perstack.core.base.ids import check_job_id
-    from perstack.core.jobs.queries import parse_labels
     from perstack.doors.cli.driving import report_outcome, run_interruptible
     from perstack.doors.shared.signals import INTERRUPTED
     from perstack.system.user import this_user
 
-    text, labels = read_query(query), parse_labels(label)
-    if job_id is not None:
-        check_job_id(job_id)
+    text = read_query(query)
     host, lines = options.open_host(), JobOutput(output_options)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
-    async def work() -> JobSummary:
+    async def submit_and_follow() -> JobSummary:
         job = await host.submit(
             expert,
             text,
             at=at,
             priority=priority,
-            labels=labels,
-            attachments=[Path(name) for name in attach],
-            job_id=job_id,
+            attachments=new_run.attachments,
+            job_id=new_run.job_id,
             by=this_user("cli"),
+            **new_run.caller_fields,
         )
-        _warn(host)
+        _warn_of_unrecorded_files(host)
         if not wait:
             write_json_line(job.to_json() if as_json else job.id.encode())
             return job
@@ -212,26 +199,26 @@ def submit_command(
     async def state_after_interrupt() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    final = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
+    final = run_interruptible(host, submit_and_follow, state_after_interrupt, lines, drives=False)
     if final is None:
         sys.exit(INTERRUPTED)
     if not wait:
         sys.exit(0)
     if waiting and final.status in ("running", "queued", "stoppedByInterrupt"):
-        lines.remark(_left_line(final))
+        lines.remark(_interrupted_wait_line(final))
         sys.exit(INTERRUPTED)
     sys.exit(report_outcome(final, lines))
 
 
-def _left_line(summary: JobSummary) -> str:
-    how = "still waits for a worker" if summary.status == "queued" else "is driven on by the workers"
+def _interrupted_wait_line(summary: JobSummary) -> str:
+    how = "still waits for a worker" if summary.status == "queued" else "continues on the workers"
     return f"Job {summary.id} {how}; see it with: perstack log {summary.id} --follow"
 
 
-def _warn(host: Host) -> None:
-    """Warn if a worker on another machine would not see the files."""
+def _warn_of_unrecorded_files(host: Host) -> None:
+    """Warn that a worker on another machine may not see the workspace's files."""
     if host.project.snapshots is None:
         print_err(
-            "warning: the files here are not recorded, so a worker sees them only in a folder that both share; set"
-            ' `workspace = { path = ".", snapshots = true }` to have them recorded'
+            "warning: snapshots are off, so a worker sees these files only if it shares the folder; set"
+            ' `workspace = { path = ".", snapshots = true }` to record them'
         )

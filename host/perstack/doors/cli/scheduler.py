@@ -13,9 +13,9 @@ from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
-from perstack.doors.shared.job_status import STATUS_WORDS, status_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
+from perstack.doors.shared.status_phrases import STATUS_WORDS, status_of
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def schedules_command(as_json: bool, options: HostOptions) -> None:
     """List the schedules of perstack.toml.
 
-    For each: the next occurrence, in its own time zone, the last one that was started, and the status of that one's
-    Job. Starts nothing: `perstack task run-due --watch` does, on any number of machines.
+    Shows each schedule's next occurrence in its own time zone, the last occurrence that was started, and the status of
+    that Job. Starts nothing: `perstack task run-due --watch` does, on any number of machines.
     """
 
     async def look(host: Host) -> tuple[ScheduleStatus, ...]:
@@ -126,25 +126,25 @@ def run_due(watch: bool, interval: int, as_json: bool, options: HostOptions) -> 
 
     A task is due when its wait is over, its answer has arrived, or its command succeeds. Tasks of Experts get a Job.
     Jobs and iterations that paused for a provider's rate limit are resumed as well. Tasks without an update for too
-    long count as failed. Each occurrence of a schedule starts one Job, even if several processes check. An error with
-    one is reported on stderr and does not affect the others; the exit status is then 1.
+    long count as failed. Each occurrence of a schedule starts one Job, even if several processes check. An error is
+    reported on stderr and does not affect the others; the exit status is then 1.
     """
     if interval < 1:
         raise UsageError("--interval must be more than 0")
-    sys.exit(asyncio.run(_look(options.open_host(), interval if watch else None, as_json=as_json)))
+    sys.exit(asyncio.run(_run_due_work(options.open_host(), interval if watch else None, as_json=as_json)))
 
 
-async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
+async def _run_due_work(host: Host, interval: int | None, *, as_json: bool) -> int:
     """Run due work once, or every `interval` milliseconds, and return the exit status. Ctrl-C interrupts Jobs."""
 
     async def once() -> bool:
         results = await host.scheduler.once()
         for result in results:
-            _say(result, as_json=as_json)
+            _print_result(result, as_json=as_json)
         return any(result.did == "failed" for result in results)
 
     async def watch(interval: int) -> bool:
-        await host.scheduler.watch(interval, lambda result: _say(result, as_json=as_json))
+        await host.scheduler.watch(interval, lambda result: _print_result(result, as_json=as_json))
         return False
 
     async with host:
@@ -156,7 +156,7 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
                 return INTERRUPTED if interval is None else 0
 
 
-def _say(work: DueWorkResult, *, as_json: bool) -> None:
+def _print_result(work: DueWorkResult, *, as_json: bool) -> None:
     if as_json:
         task: JsonObject = {} if work.task is None else {"status": work.task.status, "jobId": work.task.job_id}
         if work.job_id is not None:
@@ -173,8 +173,8 @@ def _say(work: DueWorkResult, *, as_json: bool) -> None:
     state_words = "" if owner is None else f", now {owner.status}"
     question_words = f", and asks: {work.question}; see perstack inbox" if work.question is not None else ""
     error_words = "" if work.error is None else f": {one_line(work.error)}"
-    say = print_out if work.error is None else print_err
-    say(f"{_name(work)}: {work.did}{state_words}{question_words}{error_words}")
+    write = print_out if work.error is None else print_err
+    write(f"{_name(work)}: {work.did}{state_words}{question_words}{error_words}")
 
 
 def _name(work: DueWorkResult) -> str:

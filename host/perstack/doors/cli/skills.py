@@ -15,10 +15,10 @@ import click
 
 from perstack.core.base.text import approvable_text, count, one_line
 from perstack.diagnostics.install import Installed, InstallStep, OnInstall
-from perstack.doors.cli.first_run.keys import keep_key, remove_key, variable_of_provider
+from perstack.doors.cli.first_run.model_setup import keep_key, remove_key, variable_of_provider
 from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
 from perstack.doors.cli.terminal import LiveRows, confirm, is_attended, print_err, print_out
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import is_terminal
 from perstack.errors import UsageError
 
@@ -33,8 +33,8 @@ from perstack.errors import UsageError
 def install_command(experts: tuple[str, ...], yes: bool, options: HostOptions) -> None:
     """Ask every skill for its tools, and record them in perstack.lock, next to perstack.toml.
 
-    Covers the given Experts and their delegates, by default all. Shows what differs from the lock before, and asks
-    before new or changed tools of a locked skill are recorded. Exit status 1 if a skill failed; the others are
+    Covers the given Experts and their delegates, by default all. Shows the differences from the earlier lock, and asks
+    before it records new or changed tools of a locked skill. Exit status 1 if a skill failed; the others are
     recorded.
     """
 
@@ -45,7 +45,7 @@ def install_command(experts: tuple[str, ...], yes: bool, options: HostOptions) -
         if yes:
             return True
         if not (is_attended() and is_terminal(sys.stdin)):
-            raise UsageError("these tools differ from perstack.lock: agree to them with --yes, if you do")
+            raise UsageError("these tools differ from perstack.lock: to agree to them, add --yes")
         return confirm("Agree to all of this?")
 
     async def main(on_step: OnInstall) -> Installed:
@@ -55,7 +55,7 @@ def install_command(experts: tuple[str, ...], yes: bool, options: HostOptions) -
     progress = _Table() if is_attended() else _ProgressLines()
     try:
         with progress.live_display():
-            installed = asyncio.run(main(progress.take))
+            installed = asyncio.run(main(progress.show_step))
     except KeyboardInterrupt:
         print_err("interrupted: perstack.lock was not written")
         sys.exit(130)
@@ -85,9 +85,9 @@ class _ProgressLines:
         return nullcontext()
 
     def end(self) -> None:
-        pass  # lines need no end
+        pass  # appended rows need no erasing at the end
 
-    def take(self, step: InstallStep) -> None:
+    def show_step(self, step: InstallStep) -> None:
         print_err(f"{step.skill}: {_words(step)}")
 
 
@@ -100,9 +100,9 @@ class _Table:
         return self._rows.live
 
     def end(self) -> None:
-        self._rows.live.stop()  # a question must not be overwritten
+        self._rows.live.stop()  # the live rows must not overwrite a question
 
-    def take(self, step: InstallStep) -> None:
+    def show_step(self, step: InstallStep) -> None:
         self._steps[step.skill] = step
         style = {"starting": "dim", "ready": "green", "failed": "red"}
         self._rows.update((name, _words(current), style[current.status]) for name, current in self._steps.items())
@@ -110,9 +110,9 @@ class _Table:
 
 _skill_options = stack(
     click.argument("skill", required=False),
-    click.option("--provider", metavar="NAME", help="The provider whose key is meant, in place of a skill."),
+    click.option("--provider", metavar="NAME", help="The provider of the key, instead of a skill."),
     click.option(
-        "--expert", metavar="KEY", help=("The Expert whose skill is meant, if Experts declare it differently.")
+        "--expert", metavar="KEY", help=("The Expert that declares the skill, if several declare it differently.")
     ),
     env_path_option,
 )
@@ -133,14 +133,14 @@ def login_command(
     if provider is not None:
         variable = variable_of_provider(_require_one(skill, provider))
         if not keep_key(variable):
-            raise UsageError("no key was given: paste it, or send it to stdin")
+            raise UsageError("no key was given: paste it, or pipe it to stdin")
         return
     skill = _require_one(skill, provider)
 
     async def present(url: str) -> None:
         print_err(f"Log in here:\n{url}")
         if not no_browser and _has_browser():
-            # some browsers end only when their window is closed, and the login must not wait for that
+            # some browsers return only when their window is closed; the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     run_with(options.open_host(), lambda host: host.skills.login(skill, present, expert_key=expert))
@@ -165,11 +165,11 @@ def logout_command(skill: str | None, provider: str | None, expert: str | None, 
 
 def _require_one(skill: str | None, provider: str | None) -> str:
     if (skill is None) == (provider is None):
-        raise UsageError("name a skill, or --provider NAME: one of the two")
+        raise UsageError("name either a skill or --provider NAME")
     return skill or provider or ""
 
 
 def _has_browser() -> bool:
-    """Return whether a browser with a window may be opened: one in the terminal would replace this program."""
+    """Return whether a browser with a window can be opened: a browser in the terminal would take it over."""
     is_desktop = sys.platform in ("darwin", "win32")
     return is_desktop or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))

@@ -39,7 +39,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
     """
 
     async def look(host: Host) -> tuple[DiskUsage, str]:
-        ids = [await host.jobs.find(owner_id, get_args(OwnerKind)) for owner_id in dict.fromkeys(jobs)]
+        ids = [await host.jobs.complete_id(owner_id, get_args(OwnerKind)) for owner_id in dict.fromkeys(jobs)]
         return await host.storage_admin.disk_usage(ids), host.storage.location
 
     usage, location = options.look(look)
@@ -59,7 +59,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
         drops=(5, 4, 3, 1, 2),
     )
     if len(visible) < len(usage.owners):
-        print_out(f"{count(len(usage.owners) - len(visible), 'smaller one')} not shown; see them with --all")
+        print_out(f"{len(usage.owners) - len(visible):,} smaller not shown; see them with --all")
     print_out(f"{location}: {size(usage.storage)}")
 
 
@@ -87,7 +87,7 @@ def storage_command() -> None:
     "--since",
     type=SINCE,
     metavar="WHEN",
-    help=("Only those with an event since a date, 2026-11-30, or in a period: 7d."),
+    help=("Only Jobs, tasks and series with an event since a date, 2026-11-30, or in a period: 7d."),
 )
 @json_option("Print lines of JSON.")
 @config_option
@@ -150,6 +150,6 @@ def _print(copy: CopyResult, *, as_json: bool) -> None:
         document = {"kind": kind, "id": owner_id, "state": copy.state, "records": copy.records, "blobs": copy.blobs}
         write_json({**document, **({"problem": copy.problem} if copy.problem else {})})
     elif copy.state == "left":
-        print_err(f"{kind} {owner_id} was left: {one_line(copy.problem)}")
+        print_err(f"{kind} {owner_id} was skipped: {one_line(copy.problem)}")
     elif copy.state != "there":
         print_out(f"{kind} {owner_id}: {count(copy.records, 'record')}, {count(copy.blobs, 'blob')}")

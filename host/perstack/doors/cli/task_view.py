@@ -36,17 +36,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks of one place: the values of `task_options`."""
+    """The values of `task_options`, which locate the tasks of a project and select the output."""
 
     options: HostOptions
     as_json: bool
 
     def look(self, work: Callable[[StoredTasks], Awaitable[_T]]) -> _T:
-        """Return the result of `work`, which changes no task."""
+        """Return the result of `work`, called with the stored tasks. It changes no task."""
         return self.options.look(lambda host: work(_signed_memory(host)))
 
     def do(self, work: Callable[[StoredTasks], Awaitable[_T]]) -> _T:
-        """Return the result of `work`, which may change tasks."""
+        """Return the result of `work`, called with the stored tasks. It may change them."""
         return self.options.change(lambda host: work(_signed_memory(host)))
 
 
@@ -89,7 +89,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("held up", in_words(task.blocked_by)),
         ("asks", line_of(waiting_for.command) if waiting_for else ""),
         ("token", task.token or ""),
-        ("webhook", f"POST /v1/hooks/{task.token}, where perstack mcp --http serves" if task.token else ""),
+        ("webhook", f"POST /v1/hooks/{task.token} on a server of `perstack mcp --http`" if task.token else ""),
         ("resumes", time_text(task.resume_at)),
         ("input", text(task.input)),
         ("said", task.input_text),
@@ -216,12 +216,12 @@ def delete(
 ) -> None:
     """Delete TASK permanently, with its checkpoints, or all tasks that match the options, as `task list` shows them.
 
-    Several tasks need confirmation. A task that another one waits for, or that changed meanwhile, is kept, and the exit
-    status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
+    Several tasks need confirmation. A task that another task waits for, or that has changed since, is kept, and the
+    exit status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
     """
     selection = _TaskSelection(status, reason, agent, older_than, archived)
     if task_id is not None and not selection.is_any:
-        raise UsageError("task delete takes a TASK, or options that mean many, and not both")
+        raise UsageError("task delete takes either a TASK, or options that select tasks")
     if task_id is None and expected_version is not None:
         raise UsageError("--expected-version is for one TASK: name it")
     if task_id is not None:
@@ -231,7 +231,7 @@ def delete(
         else:
             print_out(f"deleted {task}")
     elif selection.is_any:
-        raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
+        raise UsageError("name a TASK, or select tasks with options such as --status completed --older-than 30d")
     else:
         _delete_all(selection, tasks, is_sure=yes)
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
 
-Maker = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
+Maker = Callable[[], click.Parameter]  # creates a click parameter; a parameter object cannot be shared by two commands
 
 
 def _option(*names: str, **settings: Any) -> Maker:
-    """Return a maker of an option; the first name may be the argument's name."""
+    """Return a function that creates a click option; the first name may be the argument's name."""
     return lambda: click.Option(names, **settings)
 
 
@@ -44,7 +44,7 @@ def _argument(name: str, **settings: Any) -> Maker:
     return lambda: click.Argument([name], **settings)
 
 
-def _as_they_are(values: Mapping[str, object]) -> dict[str, object]:
+def _unchanged(values: Mapping[str, object]) -> dict[str, object]:
     return dict(values)
 
 
@@ -52,9 +52,9 @@ def _as_they_are(values: Mapping[str, object]) -> dict[str, object]:
 class _CommandHelp:
     help: str
     parameters: Mapping[str, Maker | tuple[Maker, ...] | None] = field(default_factory=dict[str, Maker])
-    """Makers by argument, in order. None means the shared one; () leaves the argument out."""
-    gather: Callable[[Mapping[str, object]], dict[str, object]] = _as_they_are
-    """Returns the operation's arguments for the typed values."""
+    """Makers of parameters by the operation's arguments, in order. None: the shared maker; (): no parameter."""
+    gather: Callable[[Mapping[str, object]], dict[str, object]] = _unchanged
+    """Converts the typed values to the operation's arguments."""
 
 
 _SHARED_PARAMETERS: dict[str, Maker] = {
@@ -160,19 +160,22 @@ _AGENT_OPTIONS = ("agent_id", "--agent", "--agent-id")
 _CONFIG_FIELDS = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
 
-def _created(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments with the config of its options; without `--start`, `start` is left out."""
+def _create_arguments(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments, with the options that configure the task as `config`, and without a false `start`."""
     config = TaskConfig.model_validate({name: values[name] for name in _CONFIG_FIELDS if name in values})
     remaining = {name: value for name, value in values.items() if name not in _CONFIG_FIELDS and value is not False}
     return {**remaining, "config": config}
 
 
 def _pause_arguments(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments with the external dependency of its options. Raises UsageError for a missing option."""
+    """Return the arguments, with the options of an external dependency as `waiting_for`.
+
+    Raises UsageError for a missing option.
+    """
     if "reason" not in values and not values.get("depends_on"):
         raise UsageError(f"--reason is missing: {_REASON}")
     if values.get("reason") == "scheduled_wait" and "resume_at" not in values:
-        raise UsageError("--reason scheduled_wait needs --resume-at: when it is to continue, such as +5m")
+        raise UsageError("--reason scheduled_wait needs --resume-at, the time to continue, such as +5m")
     dependency = {name: cast("str", values[name]) for name in ("waiting_for", "command") if name in values}
     remaining = {name: value for name, value in values.items() if name not in ("waiting_for", "command")}
     if not dependency:
@@ -214,7 +217,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
                 help="The initial status; `running` is the same as --start.",
             ),
         },
-        gather=_created,
+        gather=_create_arguments,
     ),
     "start": _CommandHelp("Start TASK, which has only been created."),
     "get": _CommandHelp("Show TASK with its state."),
@@ -290,7 +293,7 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
     ),
     "answer": _CommandHelp(
         (
-            "Answer TASK with what it waits for.\n\n"
+            "Give TASK the answer that it waits for.\n\n"
             "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed."
         ),
         {"value": _argument("value", metavar="ANSWER", type=ANSWER)},
@@ -315,16 +318,16 @@ COMMAND_HELP: dict[str, _CommandHelp] = {
     "fail": _CommandHelp(
         (
             "Report a failure of TASK: as text, or as a JSON object with a `message`.\n\n"
-            "It is then failed, paused or retried, as its creation specifies."
+            "The task then fails, pauses or is retried, as specified at its creation."
         ),
         {"error": _argument("error", type=ERROR)},
     ),
     "retry": _CommandHelp(
         "Retry TASK, which has failed.\n\n"
-        "It continues from its last state. The number of retries is limited at its creation."
+        "It continues from its last state. The limit of retries is set at its creation."
     ),
     "cancel": _CommandHelp(
-        "Cancel TASK: it is failed, and can be resumed.",
+        "Cancel TASK: it counts as failed, and can be resumed.",
         {"message": _option("--message", metavar="TEXT", help="The reason.")},
     ),
     "archive": _CommandHelp("Hide TASK, which has ended, from lists."),

@@ -1,4 +1,4 @@
-"""The only way from commands to stdout and stderr.
+"""Output of commands: every command writes to stdout and stderr through this module only.
 
 Output is sanitized here, not at its sources, so that no command can forget it: text may come from a model, a server, a
 file or a path. Styles are added to sanitized parts. Everything else that writes, such as a library, a log, a warning or
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-LIVE_BYTES = 1 << 20  # bytes queued for the reader of stdout beyond which streamed text and reasoning are left out
+LIVE_BYTES = 1 << 20  # maximum bytes queued for the reader of stdout before streamed text and reasoning are left out
 
 
 def print_out(*parts: str | StyledText) -> None:
@@ -47,7 +47,7 @@ def echo(text: str) -> None:
 
 
 def erase(width: int) -> None:
-    """Take back that many cells of typed text on stderr."""
+    """Erase the last `width` cells of typed text on stderr."""
     _put(sys.stderr, "\b \b" * width)
 
 
@@ -63,7 +63,7 @@ def print_result(text: str) -> None:
 
 
 def render_line(*parts: str | StyledText) -> str:
-    """Return the line that `out` would write."""
+    """Return the line that `print_out` would write."""
     return sanitized(parts).rstrip(" ") + "\n"
 
 
@@ -91,7 +91,7 @@ def prompt(question: str, *, default: str, is_hidden: bool = False) -> str:
 
 
 def print_choices(choices: Mapping[str, str]) -> None:
-    """Print numbered choices with what each is on stderr, wrapped at words."""
+    """Print numbered choices with their descriptions on stderr, wrapped at words."""
     width, names = Screen.of_stderr().width, max(map(len, choices))
     for number, (name, about) in enumerate(choices.items(), 1):
         head = f"{number:>3} {one_line(name):<{names}}  "
@@ -99,7 +99,7 @@ def print_choices(choices: Mapping[str, str]) -> None:
 
 
 def choose(question: str, names: Sequence[str]) -> str:
-    """Ask for one of the names, or its number, until one is typed; nothing typed is the first. Raises click.Abort."""
+    """Ask for one of the names, or its number, until one is typed; Enter alone is the first. Raises click.Abort."""
     numbers = {str(number): name for number, name in enumerate(names, 1)}
 
     def read(answer: str) -> str:
@@ -142,7 +142,7 @@ def write_json_line(line: str | bytes) -> None:
 
 
 def write_bytes(content: bytes) -> None:
-    """Write several lines of JSON, with their newlines, as `data` does."""
+    """Write several lines of JSON, with their newlines, as `write_json_line` does."""
     if is_closed(sys.stdout):
         return
     stream = _unwrap(sys.stdout)
@@ -165,7 +165,7 @@ def finish_stderr() -> None:
 
 
 def is_stdout_behind() -> bool:
-    """Return whether so much is queued for the reader of stdout that streamed events are left out."""
+    """Return whether the reader of stdout is so far behind that streamed events are left out."""
     return not is_closed(sys.stdout) and pending_bytes(_unwrap(sys.stdout)) > LIVE_BYTES
 
 
@@ -187,7 +187,7 @@ def table(
     drops: Sequence[int] | None = None,
     before: Sequence[str] = (),
 ) -> None:
-    """Print a table, a row a line: as wide as the screen on a terminal, unshortened otherwise.
+    """Print a table, one line per row: as wide as the screen on a terminal, unshortened otherwise.
 
     Columns in `right` are aligned right. On a narrow terminal the columns in `whole` are kept; those in `texts` (by
     default the last) are cut; then columns are dropped in the order `drops` (by default the rightmost first). `before`
@@ -211,7 +211,7 @@ def table(
 class LiveRegion:
     """The last lines of a terminal, redrawn below other output, without a mode to restore if the process is killed."""
 
-    _shown: ClassVar[LiveRegion | None] = None  # the region that is on a terminal now
+    _shown: ClassVar[LiveRegion | None] = None  # the region that is shown on a terminal
 
     def __init__(self, *, to_stderr: bool) -> None:
         self._stream = _unwrap(sys.stderr if to_stderr else sys.stdout)
@@ -245,8 +245,8 @@ class LiveRegion:
         LiveRegion._shown = None
 
     @classmethod
-    def make_way(cls) -> None:
-        """Erase the region that is on a terminal now. Raises OSError."""
+    def erase_current(cls) -> None:
+        """Erase the region that is shown on a terminal, if any. Raises OSError."""
         if cls._shown is not None:
             cls._shown.erase()
 
@@ -288,7 +288,7 @@ class _SanitizedStream(TextIOBase):
         _put(self.beneath, plain_text(text), flush=False)
         return len(text)
 
-    def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]  # typeshed's is of bytes too
+    def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]  # typeshed's `write` also takes bytes
         for line in lines:
             self.write(line)
 
@@ -305,11 +305,11 @@ class _SanitizedStream(TextIOBase):
         return True
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]  # typeshed's is an attribute
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed declares an attribute
         return self.beneath.encoding
 
     @property
-    def errors(self) -> str | None:  # type: ignore[override]  # typeshed's is an attribute
+    def errors(self) -> str | None:  # type: ignore[override]  # typeshed declares an attribute
         return self.beneath.errors
 
     @property
@@ -319,7 +319,7 @@ class _SanitizedStream(TextIOBase):
 
 
 def guard_streams() -> None:
-    """Sanitize everything written to stdout or stderr from now on, up to the last traceback of the process."""
+    """Sanitize everything that is written to stdout or stderr from now on, including the process's last traceback."""
     if not is_closed(sys.stdout):
         sys.stdout = _sanitize(unblock(sys.stdout))
     if not is_closed(sys.stderr):
@@ -339,7 +339,7 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
     if is_closed(stream):
         return
     stream = _unwrap(stream)
-    LiveRegion.make_way()
+    LiveRegion.erase_current()
     try:
         stream.write(text)
     except UnicodeEncodeError:
@@ -352,14 +352,14 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr; empty input is a no. Raises click.Abort at the end of stdin and by Ctrl-C."""
-    from perstack.core.jobs.answers import yes_or_no  # few commands ask
+    """Ask on stderr; empty input means no. Raises click.Abort at the end of stdin and for Ctrl-C."""
+    from perstack.core.jobs.answer_reading import yes_or_no  # few commands ask
 
     while True:
         answer = yes_or_no(prompt(f"{question} [y/N]", default="no"))
         if answer is not None:
             return answer.is_yes
-        print_err("say yes or no")
+        print_err("answer yes or no")
 
 
 # Deletion of many Jobs or tasks.
@@ -373,12 +373,12 @@ def agree_to_delete(items: Sequence[_T], noun: str, see: str, show: Callable[[Se
     """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
     counted = count(len(items), noun)
     if not sys.stdin.isatty():
-        raise UsageError(f"{counted} would be deleted for good: {see}, and add --yes")
+        raise UsageError(f"{counted} would be deleted permanently: {see}, and add --yes")
     show(items[:_MAX_LISTED_ROWS])
     if len(items) > _MAX_LISTED_ROWS:
         print_out(f"… and {len(items) - _MAX_LISTED_ROWS} more")
-    if not confirm(f"Delete {counted} for good?"):
-        print_out("nothing is deleted")
+    if not confirm(f"Delete {counted} permanently?"):
+        print_out("nothing was deleted")
         sys.exit(1)
 
 

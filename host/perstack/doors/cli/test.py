@@ -26,7 +26,7 @@ from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
 from perstack.doors.cli.terminal import print_err, print_note, print_out, table, write_json_line
-from perstack.doors.shared.agreements import check_tests
+from perstack.doors.shared.agreement_items import check_tests
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
@@ -166,7 +166,7 @@ async def _print_end(screen: Screen, attempt: Attempt) -> None:
         async with Host(Project(), storage=attempt.storage, env={}) as host:
             entries = in_order(await host.jobs.logs(attempt.job))
     except PerstackError:
-        return  # the reasons already tell what is wrong
+        return  # the reasons already say what failed
     print_events(RowPrinter(screen), entries[-_MAX_EVENTS:], entries, EventFilter(), full=False)
     print_out("  ", screen.styled(f"perstack log {attempt.job} --storage {attempt.storage}", dim=True))
 
@@ -196,7 +196,7 @@ def _row(outcome: ExpertTestOutcome) -> tuple[str, ...]:
         mark,
         f"{outcome.passed}/{outcome.planned}",
         _rate(outcome),
-        f"{sum(one.steps for one in attempts) / len(attempts):.3g}",
+        f"{sum(attempt.steps for attempt in attempts) / len(attempts):.3g}",
         f"{outcome.usage.total_tokens // len(attempts):,}",
         _mean_cost(outcome),
         duration(sum(attempt.milliseconds for attempt in attempts) // len(attempts)),
@@ -271,7 +271,7 @@ def test_command(
     if job is not None:
         if name is None or expert is not None or word is not None:
             raise UsageError("--from makes one test: give it a --name, and neither EXPERT nor -k")
-        _take(options, job, name, files)
+        _record_test(options, job, name, files)
         return
     if name is not None or files is not None or options.storage is not None:
         raise UsageError("--name, --files and --storage are for --from JOB: name the Job")
@@ -294,7 +294,7 @@ def test_command(
     sys.exit(INTERRUPTED if not is_whole else 0 if all(outcome.is_good for outcome in outcomes) else 1)
 
 
-def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
+def _record_test(options: HostOptions, job: str, name: str, files: str | None) -> None:
     from perstack.testing.experts.record_test import take_test
 
     if files is not None and not Path(files).is_dir():
@@ -304,7 +304,7 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
     env = options.env(project)
 
     async def take(host: Host) -> AddedTest:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         return await take_test(host, job_id, name, definition, env, None if files is None else Path(files))
 
     added = run_with(options.host_of(project, env=env), take)
@@ -338,7 +338,10 @@ def _check(project: Project, tests: Sequence[WrittenTest]) -> None:
 
 
 async def _run(outcomes: Sequence[ExpertTestOutcome], bench: Bench, at_once: int) -> bool:
-    """Return whether all tests were run. The first Ctrl-C stops the running ones, the second the process."""
+    """Run the tests, and return whether all were run.
+
+    The first Ctrl-C stops the running tests, the second the process.
+    """
 
     def print_finished(outcome: ExpertTestOutcome) -> None:
         print_note(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")
@@ -347,7 +350,7 @@ async def _run(outcomes: Sequence[ExpertTestOutcome], bench: Bench, at_once: int
 
     def stop() -> None:
         task.cancel()
-        print_note("stopping after cleaning up; once more to leave at once")
+        print_note("stopping after cleanup; press again to stop at once")
 
     with handle_stop_signals(stop):
         try:

@@ -24,9 +24,9 @@ _REGISTRY_COMMANDS: Mapping[str, Collection[str]] = {
         *("publish", "unpublish", "yank"),
     ),
 }
-"""Commands of the original that reach its registry, by the command that they belong to."""
+"""Commands of the original that use its registry, by their command group."""
 
-_INSTEAD_OF_REGISTRY = "share perstack.toml itself, and take others' Experts in with `include`: docs/from-perstack.md"
+_INSTEAD_OF_REGISTRY = "share perstack.toml itself, and use the Experts of others with `include`: docs/from-perstack.md"
 
 
 def usage_error(error: click.ClickException, words: Sequence[str] = ()) -> str:
@@ -38,33 +38,35 @@ def usage_error(error: click.ClickException, words: Sequence[str] = ()) -> str:
 
 
 def _message_and_hint(error: click.ClickException, context: click.Context | None, command: str) -> tuple[str, str]:
-    look = f"`{command} --help` says more"
+    remedy = f"`{command} --help` says more"
     match error:
         case click.NoSuchOption():
             return f"there is no option {error.option_name}", _suggest(error.option_name, _options(context), command)
         case click.MissingParameter() if error.param is not None:
-            return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _form(context, look)
+            return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _form(
+                context, remedy
+            )
         case click.BadOptionUsage():
             is_flag = "does not take" in error.message
-            return f"{error.option_name} {'takes no' if is_flag else 'needs a'} value", look
+            return f"{error.option_name} {'takes no' if is_flag else 'needs a'} value", remedy
         case click.BadParameter() if error.param is not None:
             name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
-            return f"{name}: {_plain(error.message)}", look
+            return f"{name}: {_plain(error.message)}", remedy
         case _:
-            return _message_of_other(error.format_message(), context, command, look)
+            return _message_of_other(error.format_message(), context, command, remedy)
 
 
-def _message_of_other(message: str, context: click.Context | None, command: str, look: str) -> tuple[str, str]:
+def _message_of_other(message: str, context: click.Context | None, command: str, remedy: str) -> tuple[str, str]:
     match = re.match(r"No such command '(.*?)'\.", message)
     if match is not None and context is not None and isinstance(context.command, click.Group):
         name = match[1]
         if name in _REGISTRY_COMMANDS.get(context.command_path, ()):
-            return f"there is no registry here, and so no {name}", _INSTEAD_OF_REGISTRY
+            return f"there is no registry here, so there is no command {name}", _INSTEAD_OF_REGISTRY
         return f"there is no command {name}", _suggest(name, context.command.list_commands(context), command)
     extra_match = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
     if extra_match is not None:
-        return f"too much is given: {extra_match[1]}", _command_line(context, _form(context, look))
-    return _plain(message), look
+        return f"unexpected arguments: {extra_match[1]}", _command_line(context, _form(context, remedy))
+    return _plain(message), remedy
 
 
 def _suggest(name: str, names: list[str], command: str) -> str:
@@ -91,7 +93,7 @@ def _command_line(context: click.Context | None, otherwise: str) -> str:
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):
         return otherwise
-    return f'put {text} into quotes: {" ".join((context.command_path, *leading[1:]))} "{text}"'
+    return f'put {text} in quotes: {" ".join((context.command_path, *leading[1:]))} "{text}"'
 
 
 def _require_context(context: click.Context | None) -> click.Context:

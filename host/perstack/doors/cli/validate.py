@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import SHIPPED_SCHEMA
-from perstack.config.settings import asking_experts
+from perstack.config.project_place import SHIPPED_SCHEMA
+from perstack.config.resolved_settings import asking_experts
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.exec_grant import ASKS_NOTE
@@ -24,7 +24,7 @@ from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create import validate_definition
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import describe_problems
 from perstack.errors import Problem, SkillError
@@ -50,12 +50,14 @@ async def _offered_tools(host: Host, key: str) -> OfferedTools:
         return OfferedTools((), problems=(error.note,))
 
 
-# The same without starting a skill, for `perstack validate --verbose`.
+# The tools that are known without starting a skill, for `perstack validate --verbose`.
 
 _CHOICE = f'skills."{BASE_SKILL}" = {{ type = "mcpStdioSkill", pick = ["files", "attemptCompletion"] }}'
 
 
-KnownTools = dict[str, tuple[ToolSpec, ...] | None]  # tools by skill; None if it must be started to know them
+KnownTools = dict[
+    str, tuple[ToolSpec, ...] | None
+]  # tools by skill; None for a skill that must be started to know them
 
 
 def _known_tools(project: Project, env: Mapping[str, str]) -> dict[str, KnownTools]:
@@ -87,7 +89,9 @@ def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTool
         rows.append((key, str(len(known)), f"{_tokens(known):,}", skills))
     print_out()
     table(Screen.of_stdout(), ("Expert", "tools", "about tokens", "tools of its skills"), rows, right=(1, 2))
-    print_out("The tools go with every request. `?`: known when the skill is started, by `perstack tools EXPERT`.")
+    print_out(
+        "The tools are sent with every request. `?`: known when the skill is started, as by `perstack tools EXPERT`."
+    )
     experts = project.experts.items()
     whole = [key for key, expert in experts if not any(map(is_base_skill, with_tools(expert.skills)))]
     if whole:
@@ -95,7 +99,7 @@ def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTool
 
 
 def _can_run(tools: OfferedTools) -> bool:
-    """Return whether the Expert's Runs could begin: an unreachable server only costs its tools."""
+    """Return whether the Expert's Runs could begin: an unreachable server only means that its tools are missing."""
     return bool(tools.shown) or not tools.problems
 
 
@@ -161,7 +165,7 @@ def _tokens(specs: Iterable[ToolSpec]) -> int:
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Also show how many tools go with each request, and their tokens, without starting a skill.",
+    help="Also show how many tools are sent with each request, and their tokens, without starting a skill.",
 )
 @click.option("--json-schema", is_flag=True, help="Only print the JSON schema of perstack.toml, for editors.")
 @definition_options
@@ -171,7 +175,7 @@ def validate_command(
     """Check perstack.toml, and the files it includes, without running anything.
 
     Reports every problem with file, line and key. Exit status 0 if the file can be used, 2 if not; with --tools, 1 if
-    an Expert cannot start because a skill has no variable or plugin that it needs.
+    an Expert cannot start because a skill lacks a variable or plugin.
     """
     if json_schema:
         write_bytes(SHIPPED_SCHEMA.read_bytes())
@@ -207,7 +211,7 @@ def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool
     if project is None:
         return
     if not is_usable:
-        print_out("warnings are errors here, because of --strict")
+        print_out("warnings count as errors, because of --strict")
         return
     if project.experts:
         rows = [_row(project, expert) for expert in project.experts.values()]

@@ -58,7 +58,7 @@ _RECORDING_TIME_S = 15.0  # seconds after the drain time for running steps to be
     metavar="N",
     default=8,
     show_default=True,
-    help="Maximum Jobs at a time, without those that wait for a person.",
+    help="Maximum Jobs at a time, not counting those that wait for a person.",
 )
 @click.option("--labels", metavar="K=V,...", help="Only take Jobs with one of these labels.")
 @click.option("--name", metavar="NAME", help="The name of the worker; by default that of the machine.")
@@ -179,11 +179,11 @@ async def _run_worker(
             listen = ListenAddress.parse(address)
             url = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, listen), listen))
             if not as_json:
-                print_err(f"figures at {url}/metrics")
+                print_err(f"metrics at {url}/metrics")
         if folders is not None:
             looking = asyncio.create_task(_check_folders(folders, tell))
             stack.callback(looking.cancel)
-        await _run_until_it_leaves(worker, settings.drain)
+        await _run_until_stopped(worker, settings.drain)
 
 
 async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
@@ -195,27 +195,32 @@ async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
     except PerstackError as error:
         tell(
             WorkerReport(
-                event="failed", level="warning", text=f"folders could not be looked through: {error_text(error)}"
+                event="failed",
+                level="warning",
+                text=f"folders of earlier Jobs could not be checked: {error_text(error)}",
             )
         )
         return
     if unknown:
         names = ", ".join(unknown[:_MAX_LISTED_FOLDERS]) + (" …" if len(unknown) > _MAX_LISTED_FOLDERS else "")
-        text = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
+        text = f"{folders.root} has folders of Jobs that are not in the storage; they are kept: {names}"
         tell(WorkerReport(event="strange", level="warning", text=text, facts={"folders": list(unknown)}))
 
 
-async def _run_until_it_leaves(worker: Worker, drain: float) -> None:
-    """Run the worker. The first signal lets it leave; the second, or exceeding the time to leave, ends the process."""
+async def _run_until_stopped(worker: Worker, drain_s: float) -> None:
+    """Run the worker.
+
+    The first signal stops it after the current steps; the second, or more than `drain_s`, ends the process.
+    """
     loop = asyncio.get_running_loop()
 
-    def late() -> None:
-        print_err("error: what was in hand did not end in time: another worker takes it over")
+    def end_process() -> None:
+        print_err("error: the current steps did not end in time: another worker will take over their Jobs")
         exit_now()
 
     def stop_gently() -> None:
         worker.leave()
-        loop.call_later(drain + _RECORDING_TIME_S, late)
+        loop.call_later(drain_s + _RECORDING_TIME_S, end_process)
 
     with handle_stop_signals(stop_gently):
         await worker.run()

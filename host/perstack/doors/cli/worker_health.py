@@ -28,9 +28,9 @@ _MAX_CONNECTIONS = 64
 def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: ListenAddress) -> Starlette:
     """Return the application for that address. Raises UsageError if prometheus-client is not installed."""
     try:
-        from perstack.doors.cli.worker_metrics import CONTENT_TYPE, figures
+        from perstack.doors.cli.worker_metrics import CONTENT_TYPE, metrics_text
     except ModuleNotFoundError as error:
-        raise UsageError("a worker's figures need prometheus-client: install `perstack[workers]`") from error
+        raise UsageError("a worker's metrics need prometheus-client: install `perstack[workers]`") from error
 
     async def health(_: Request) -> Response:
         problem = worker.health.problem
@@ -39,9 +39,9 @@ def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Listen
 
     async def metrics(_: Request) -> Response:
         load = await _load(dispatcher)
-        return Response(figures(worker.counters, load, clock.now()), media_type=CONTENT_TYPE)
+        return Response(metrics_text(worker.counters, load, clock.now()), media_type=CONTENT_TYPE)
 
-    # a page in a browser on this machine could reach it under another name
+    # a web page on this machine could reach it by another host name (DNS rebinding)
     names = list(_OWN_NAMES) if address.is_loopback and ":" not in address.host else ["*"]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     return Starlette(routes=[Route("/healthz", health), Route("/metrics", metrics)], middleware=[guard])

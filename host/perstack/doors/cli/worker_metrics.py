@@ -26,14 +26,14 @@ class _Figures(Collector):
         yield _gauge("perstack_jobs_running", "Jobs that this worker drives now.", tally.running)
         yield _counter("perstack_steps", "Steps that this worker has finished.", tally.steps)
         tokens = (((kind, model), count) for (kind, model), count in sorted(tally.tokens.items()))
-        yield _counters("perstack_tokens", "Tokens, each in one kind.", ("kind", "model"), tokens)
+        yield _counters("perstack_tokens", "Tokens by kind; each is counted in one kind.", ("kind", "model"), tokens)
         costs = (((model,), cost) for model, cost in sorted(tally.cost_usd.items()))
-        yield _counters("perstack_cost_usd", "US dollars, as far as prices are known.", ("model",), costs)
+        yield _counters("perstack_cost_usd", "US dollars spent, as far as prices are known.", ("model",), costs)
         yield _counter("perstack_retries", "Generations that failed and were tried again.", tally.retries)
         yield _counter("perstack_takeovers", "Jobs taken over from workers that fell silent.", tally.takeovers)
 
     def _of_dispatcher(self) -> Iterator[Metric]:
-        """Yield the dispatcher's figures, which every worker reports alike; only `up` if it does not answer."""
+        """Yield the dispatcher's metrics, equal on every worker; only `up` if it does not answer."""
         load = self._load
         yield _gauge("perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None)
         if load is None:
@@ -41,10 +41,10 @@ class _Figures(Collector):
         oldest = 0.0 if load.oldest is None else max(0.0, (self._now - load.oldest) / 1000)
         yield _gauge("perstack_jobs_queued", "Jobs that are due and wait for a worker.", load.queued)
         yield _gauge("perstack_jobs_later", "Jobs that are not due yet.", load.later)
-        yield _gauge("perstack_jobs_oldest_seconds", "For how long the one has waited that has waited longest.", oldest)
+        yield _gauge("perstack_jobs_oldest_seconds", "Seconds that the longest-waiting Job has waited.", oldest)
 
 
-def figures(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
+def metrics_text(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
     """Return all metrics. `load` is None if the dispatcher did not answer; `now` is in milliseconds since 1970."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(tally, load, now))

@@ -1,13 +1,13 @@
-"""Operations that several doors offer, each declared once: what it takes, what it does, what it shows, and where.
+"""Operations that several doors offer, each declared once: its arguments, its work, its result, and its doors.
 
 A class of arguments is an operation: its fields are the arguments, its docstring describes it to people and models, and
-`perform` does it for an `OperationCall`, which a door lends it. An `OfferedOperation` adds what doors need. From these
-rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs` and
-`driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings and
-field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
+`perform` carries it out with an `OperationCall`, which the door provides. An `OfferedOperation` adds what doors need.
+From these rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs`
+and `driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings
+and field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
 
-A caller is a model or a program. `perform` is the only way to an operation: it has a person decide first what the marks
-of the row and of its arguments say is a person's decision (`oversight.decisions`), or refuses the call.
+A caller is a model or a program. `perform` is the only way to an operation: marks of the row and of its arguments say
+which decisions a person makes (`oversight.decisions`), and `perform` asks for these first, or refuses the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
@@ -27,36 +27,29 @@ from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import describe_errors
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.oversight.decisions import (
-    Decisions,
-    Free,
-    Mark,
-    decisions_in,
-    digest_of,
-    mark_in,
-    needs_person,
-)
+from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal
 from perstack.tasks import operation_table
-from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.summaries import TaskPage
+from perstack.tasks.task_decisions import TaskSubject
 
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
 
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
+_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # what the operation shows
 
 
 @dataclass(frozen=True)
-class OperationCall(ABC, Generic[R]):
+class OperationCall(ABC, Generic[_Shown, R]):
     """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
     served_project: ServedProject
     seal: str = field(
         default="", kw_only=True
-    )  # digest of what a person agreed to, if that is more than the arguments say
+    )  # digest of what the person was shown, if it was more than the arguments
 
     @property
     def may_decide(self) -> bool:
@@ -65,12 +58,12 @@ class OperationCall(ABC, Generic[R]):
 
     @property
     def advice(self) -> str:
-        """The end of a refusal: how else a caller of this door gets a decision."""
+        """The end of a refusal: how a caller of this door can get the decision in another way."""
         return ""
 
     @property
     def brings_answer(self) -> bool:
-        """True if the call only brings the answer to a question that its Job asked: no work begins then."""
+        """True if the call only carries the answer to a question that its Job asked, and starts no work."""
         return False
 
     @property
@@ -79,7 +72,7 @@ class OperationCall(ABC, Generic[R]):
         """The author of an answer that the caller brings."""
 
     @abstractmethod
-    def reply(self, view: Record, *texts: str, is_error: bool = False) -> R:
+    def reply(self, view: _Shown, *texts: str, is_error: bool = False) -> R:
         """Return the result, as a structure for programs and as texts for models, by default the structure's JSON."""
 
     @abstractmethod
@@ -87,15 +80,15 @@ class OperationCall(ABC, Generic[R]):
         """Drive a Job, and reply when it has begun or, with `wait`, when it has ended or stopped."""
 
     async def ask_question(self, job_id: str, decisions: Decisions) -> R:
-        """Show a person, never a model, the question that the Job waits with. Raises NeedsPerson if nobody can."""
-        raise needs_person(decisions, self.advice)
+        """Show a person, never a model, the open question of the Job. Raises NeedsPerson if nobody can be asked."""
+        raise person_refusal(decisions, self.advice)
 
-    async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[R], str], Awaitable[R]]) -> R:
-        """Ask a person; on a yes, return what `agreed` returns for the call and the digest of what was shown.
+    async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[_Shown, R], str], Awaitable[R]]) -> R:
+        """Ask a person; after a yes, return the result of `agreed` for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
-        raise needs_person(decisions, self.advice)
+        raise person_refusal(decisions, self.advice)
 
 
 class Arguments(BaseModel):
@@ -119,16 +112,29 @@ def read_arguments(model: type[_A], arguments: JsonObject, prefix: str = "") -> 
         raise UsageError(f"{prefix}: {text}" if prefix else text) from error
 
 
-class OperationArguments(Arguments):
-    """Arguments that perform their operation."""
+_Gives = TypeVar("_Gives", bound=Record, covariant=True)
 
-    async def subject(self, call: OperationCall[R]) -> object:
-        """Return what the decisions of the call are about, as their marks take it. Raises PerstackError."""
+
+class OperationArguments(Arguments, Generic[_Gives]):
+    """Arguments that perform their operation; the parameter is the model of its reply, which doors describe."""
+
+    @classmethod
+    def reply_model(cls) -> type[Record]:
+        """Return the parameter that the class of the operation was derived with."""
+        models = (base.__pydantic_generic_metadata__["args"] for base in cls.__mro__ if issubclass(base, BaseModel))
+        model: type[Record] = next(args[0] for args in models if args)
+        return model
+
+    async def subject(self, served_project: ServedProject) -> object:
+        """Return the subject of the call's decisions, in the form that their marks take. Raises PerstackError."""
         return None
 
     @abstractmethod
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[_Gives, R]) -> R:
         """Perform the operation, whose decisions have been made. Raises PerstackError."""
+
+
+AnyArguments: TypeAlias = OperationArguments[Record]
 
 
 Effect = Literal["read", "stop", "write", "drive", "task_read", "task_write", "task_delete"]
@@ -136,28 +142,32 @@ Effect = Literal["read", "stop", "write", "drive", "task_read", "task_write", "t
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """HTTP request of an operation. A part of the path in braces is an argument."""
+    """The HTTP request of an operation. A part of the path in braces is an argument."""
 
     method: operation_table.Method
     path: str
-    replies: Mapping[int, str]  # meaning by status; the first is that of an operation that drives no Job
+    replies: Mapping[int, str]  # meaning by status; an operation that drives no Job replies with the first
     refusals: Mapping[int, str] = field(default_factory=dict[int, str])  # meaning of further errors by status
 
 
-A = TypeVar("A", bound=OperationArguments, covariant=True)
+A = TypeVar("A", bound=AnyArguments, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedOperation(Generic[A]):
-    """Operation as doors see it."""
+    """An operation with what doors need to offer it."""
 
     name: str
     arguments: type[A]
-    gives: type[Record]  # model of the structured result
-    effect: Effect  # what it may change; the hints of its MCP tool say so
-    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
+    effect: Effect  # what it may change, for the hints of its MCP tool
+    decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
-    route: Route | None = None  # None: not over HTTP
+    route: Route | None = None  # None if it is not offered over HTTP
+
+    @property
+    def gives(self) -> type[Record]:
+        """Model of the structured result."""
+        return self.arguments.reply_model()
 
     @property
     def description(self) -> str:
@@ -170,36 +180,37 @@ class OfferedOperation(Generic[A]):
         return f"{self.description.partition('. ')[0].removesuffix('.')}."
 
 
-def marks_of(operation: OfferedOperation[OperationArguments]) -> dict[str, Mark | None]:
+def marks_of(operation: OfferedOperation[AnyArguments]) -> dict[str, Mark | None]:
     """Return the marks of an operation and of each of its arguments; None for one that has none."""
     fields = operation.arguments.model_fields
     return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
 
 
 async def perform(
-    operation: OfferedOperation[OperationArguments], arguments: OperationArguments, call: OperationCall[R]
+    operation: OfferedOperation[AnyArguments], arguments: AnyArguments, call: OperationCall[Record, R]
 ) -> R:
     """Perform an operation once a person has made its decisions. Raises NeedsPerson and other PerstackErrors."""
     if call.may_decide or (call.brings_answer and operation.effect == "drive"):
         return await arguments.perform(call)
-    decisions = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+    subject = partial(arguments.subject, call.served_project)
+    decisions = await _decisions_of(operation, arguments, subject)
     if not decisions:
         return await arguments.perform(call)
     if len(decisions) == 1 and decisions[0].answers:
         return await call.ask_question(decisions[0].answers, decisions)
 
-    async def agreed(agreed_call: OperationCall[R], digest: str) -> R:
-        now = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+    async def agreed(agreed_call: OperationCall[Record, R], digest: str) -> R:
+        now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
-            raise Conflict("what was shown has changed meanwhile, and nothing was done: call again")
+            raise Conflict("what the person was shown has changed since, so nothing was done: call again")
         return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
 
     return await call.confirm(decisions, agreed)
 
 
 async def _decisions_of(
-    operation: OfferedOperation[OperationArguments],
-    arguments: OperationArguments,
+    operation: OfferedOperation[AnyArguments],
+    arguments: AnyArguments,
     subject: Callable[[], Awaitable[object]],
 ) -> Decisions:
     marks = marks_of(operation)
@@ -212,36 +223,41 @@ async def _decisions_of(
 Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of the agent with this id
 
 
-class TaskArguments(OperationArguments):
-    """Arguments of an operation on tasks that a program may pass."""
+class TaskArguments(OperationArguments[Record]):
+    """Arguments of an operation on tasks, for programs."""
 
     row: ClassVar[operation_table.Operation]
 
     @override
-    async def subject(self, call: OperationCall[R]) -> TaskSubject:
-        return await self.subject_in(call.served_project.host.tasks, call.served_project.definitions.hides)
+    @classmethod
+    def reply_model(cls) -> type[Record]:
+        return cls.row.gives
+
+    @override
+    async def subject(self, served_project: ServedProject) -> TaskSubject:
+        return await self.subject_in(served_project.host.tasks, served_project.definitions.hides)
 
     async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
-        """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
+        """Return the task that the operation is about. Raises NotFound also for a task of an agent that `hides`."""
         subject = await memory.subject_of(getattr(self, "task_id", ""))
         if hides(subject.task.agent_id):
             raise _hidden_task(subject.task.task_id)
         return subject
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[Record, R]) -> R:
         served_project = call.served_project
         return call.reply(
             await self.change(served_project.host.tasks.signed(call.by), served_project.definitions.hides)
         )
 
     async def change(self, memory: TaskMemory, hides: Hides) -> Record:
-        """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides` names."""
+        """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides`."""
         command = self.row.command(**{name: getattr(self, name) for name in self.model_fields_set}).through_a_door()
         task_id, agent_id = getattr(command, "task_id", None), getattr(command, "agent_id", "")
         if self.row.makes:
             if hides(agent_id):
-                raise UsageError(f"tasks of {agent_id} are not kept by this server, which leaves that Expert out")
+                raise UsageError(f"tasks of {agent_id} are not kept by this server, which does not offer that Expert")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
             raise _hidden_task(task_id)
         result = self.row.shown(command, await memory.do(command))
@@ -271,19 +287,17 @@ async def change_task(
     if not may_decide:
         decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))
         if decisions:
-            raise needs_person(decisions, advice)
+            raise person_refusal(decisions, advice)
     return await arguments.change(memory, hides)
 
 
 @cache
 def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArguments]:
-    """Return an operation on tasks as doors see it."""
+    """Return the operation on tasks with what doors need to offer it."""
     fields = {argument.name: (argument.type, argument.default) for argument in row.arguments("program")}
     name = row.command.__name__.replace("Command", "Arguments")
     model = create_model(name, __base__=TaskArguments, __doc__=row.description, **cast("dict[str, Any]", fields))
     model.row = row
     effect: Effect = "task_read" if row.reads else "task_delete" if row.method == "DELETE" else "task_write"
     replies = {201 if row.makes else 200: "done"}
-    return OfferedOperation(
-        row.name, model, row.gives, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies)
-    )
+    return OfferedOperation(row.name, model, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies))

@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from pydantic import ConfigDict, Field, PrivateAttr
 from typing_extensions import override
 
-from perstack.config.settings import resolve_settings
+from perstack.config.resolved_settings import resolve_settings
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
+from perstack.core.jobs.answer_reading import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
-from perstack.doors.served_project import DriveJob
+from perstack.doors.operations import (
+    AnyArguments,
+    Arguments,
+    OfferedOperation,
+    OperationArguments,
+    OperationCall,
+    R,
+    Route,
+    views,
+)
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.workspace_files import read_workspace_file, workspace_for_diff
 from perstack.errors import Conflict, UsageError
 from perstack.media.attachments import MAX_ATTACHMENTS
 from perstack.next_steps import GiveAnswer
-from perstack.oversight.decisions import FREE, Decides, FreeArgument
 from perstack.oversight.job_decisions import (
     JobSubject,
     answers_question,
@@ -35,6 +43,7 @@ from perstack.oversight.job_decisions import (
     settles_calls,
     tells_job,
 )
+from perstack.oversight.needed_decisions import FREE, Decides, FreeArgument
 from perstack.posted_texts.model import Delivery, check_posted
 
 if TYPE_CHECKING:
@@ -49,15 +58,15 @@ _Wait = Annotated[
     bool,
     FREE,
     Field(
-        description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
-        " get_job tells how it stands."
+        description="Whether to wait for the end. false: return the Job's id at once, while it continues;"
+        " get_job shows its state."
     ),
 ]
 JobId = Annotated[str, FREE, Field(description="The Job's id.")]
 
 
 class LinkedFile(Arguments):
-    """A resource link, as MCP has it: of what it may say, the address counts."""
+    """A resource link of MCP, of which only the address is used."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -67,17 +76,17 @@ class LinkedFile(Arguments):
 
 _Attachments = Annotated[
     tuple[str | LinkedFile, ...],
-    FREE,  # only files that tools of the Experts may read
+    FREE,  # only files that the Experts' tools may read
     Field(
         max_length=MAX_ATTACHMENTS,
-        description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
-        " resource links to them.",
+        description="Images, PDFs or texts that the Expert sees with the query: paths in its workspace, or resource"
+        " links to them.",
     ),
 ]
 
 
 class StartQuery(Protocol):
-    """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
+    """A method of the Host that starts a Run, with the query bound: it takes the attachments and the listener."""
 
     def __call__(
         self, *, attachments: Sequence[Attachable], on_event: OnEvent
@@ -87,12 +96,12 @@ class StartQuery(Protocol):
 
 
 async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> list[Attachable]:
-    """Return files of the workspace that tools may read: a caller may name no others. Raises UsageError."""
+    """Read the named files of the workspace. Raises UsageError for a file that tools may not read."""
     return [await read_workspace_file(host, file if isinstance(file, str) else file.uri) for file in files]
 
 
 def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
-    """Return the work with workspace files attached, which are read when it starts."""
+    """Return the work with files of the workspace attached; they are read when it starts."""
 
     async def start_with_files(*, on_event: OnEvent) -> JobSummary:
         return await work(attachments=await read_attachments(host, files), on_event=on_event)
@@ -100,17 +109,17 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
     return start_with_files
 
 
-# What the limits of a Job are after a call.
+# The limits of a Job after a call.
 
 
 async def _subject_of_resume(
-    call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None
+    served_project: ServedProject, job_id: str, max_steps: int | None, max_cost: float | None
 ) -> JobSubject:
-    """Return a Job with its limits after a resumption, for which this server's options count as well."""
-    await call.served_project.job_to_drive(job_id)
+    """Return a Job with its limits after a resumption, to which this server's options apply as well."""
+    await served_project.job_to_drive(job_id)
     job, overrides = (
-        await call.served_project.host.jobs.load(job_id),
-        call.served_project.host.jobs.source.setup.overrides,
+        await served_project.host.jobs.load(job_id),
+        served_project.host.jobs.source.setup.overrides,
     )
     if max_cost is not None:
         overrides = replace(overrides, max_cost=max_cost)
@@ -118,29 +127,29 @@ async def _subject_of_resume(
     return JobSubject(job, new_limits(run, overrides, max_steps) or run.limits, unsettled_calls(job.runs.values()))
 
 
-async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
+async def _continued(served_project: ServedProject, job_id: str) -> JobSubject:
     """Return a Job with the limits of its next Run, which the definition sets."""
-    await call.served_project.job_to_drive(job_id)
-    job, context = await call.served_project.host.jobs.load(job_id), call.served_project.host.jobs.source.setup
+    await served_project.job_to_drive(job_id)
+    job, context = await served_project.host.jobs.load(job_id), served_project.host.jobs.source.setup
     run = job.coordinator
     expert = context.project.expert(run.start.expert_key)
     if expert is None:
-        return JobSubject(job)  # it cannot be continued, and says so itself
+        return JobSubject(job)  # the Job cannot be continued, and continuing it reports that
     limits = resolve_settings(context.project, expert, context.overrides, steps_before=job.total_steps).limits
     is_default = "maxSteps" not in run.start.overrides and run.limits.max_steps == run.start.limits.max_steps
-    if is_default:  # nobody limited this Job: each query has the steps of the definition
+    if is_default:  # no person set this Job's limit: each query has the steps of the definition
         limits = limits.model_copy(update={"max_steps": run.limits.max_steps})
     return JobSubject(job, limits)
 
 
-class ExpertArguments(OperationArguments):
+class ExpertArguments(OperationArguments[views.JobView]):
     """Arguments of the MCP tool that starts an Expert."""
 
     query: FreeArgument[str] = Field(
-        description="What the Expert is to do. It sees this and nothing of your conversation."
+        description="What the Expert should do. It sees this text and nothing of your conversation."
     )
     continue_job: Annotated[str | None, Decides(continuing_raises)] = Field(
-        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
+        default=None, description="The id of an earlier Job of this Expert, to continue it with its history."
     )
     attachments: _Attachments = ()
     wait: _Wait = True
@@ -153,11 +162,11 @@ class ExpertArguments(OperationArguments):
         return arguments
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject | None:
-        return None if self.continue_job is None else await _continued(call, self.continue_job)
+    async def subject(self, served_project: ServedProject) -> JobSubject | None:
+        return None if self.continue_job is None else await _continued(served_project, self.continue_job)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         host = call.served_project.host
         if self.continue_job is not None:
             await call.served_project.job_to_drive(self.continue_job)
@@ -172,15 +181,15 @@ class ExpertArguments(OperationArguments):
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
 
 
-EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, views.JobView, "drive", FREE)
+EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, "drive", FREE)
 """Operation of every Expert's tool."""
 
 
-class _ContinueJob(OperationArguments):
-    """Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint."""
+class _ContinueJob(OperationArguments[views.JobView]):
+    """Gives a Job's Expert a new query, with the history; or branches from an earlier checkpoint."""
 
     job: JobId
-    query: FreeArgument[str] = Field(description="What the Job's Expert is to do next.")
+    query: FreeArgument[str] = Field(description="What the Job's Expert should do next.")
     resume_from: Annotated[str | None, Decides(branches)] = Field(
         default=None, description="A checkpoint of the Coordinator to branch from. A person is asked first."
     )
@@ -188,11 +197,11 @@ class _ContinueJob(OperationArguments):
     wait: _Wait = True
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _continued(call, self.job)
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        return await _continued(served_project, self.job)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         host, summary = call.served_project.host, await call.served_project.job_to_drive(self.job)
         work = partial(host.continue_job, summary.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
@@ -215,15 +224,15 @@ def _changed_text(answer: str, args: JsonObject) -> str:
     return changed_answer(args)
 
 
-class _AnswerJob(OperationArguments):
-    """Has the person answer the question of a Job that waits, in a form; from you it takes only a no to a call."""
+class _AnswerJob(OperationArguments[views.JobView]):
+    """Lets the person answer the open question of a Job in a form; from you, only a no to a call is accepted."""
 
     job: JobId
     answer: Annotated[str, Decides(answers_question)] = Field(
         description="What the person says. For a question that asks for several values, a JSON object of them."
     )
     question: FreeArgument[str | None] = Field(
-        default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
+        default=None, description="The question's id: if it has been answered in the meantime, this answer is refused."
     )
     changed: _Changed = None
     wait: _Wait = True
@@ -234,19 +243,19 @@ class _AnswerJob(OperationArguments):
         return self.answer if self.changed is None else _changed_text(self.answer, self.changed)
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.served_project.job_to_drive(self.job)
-        subject = JobSubject(await call.served_project.host.jobs.load(self.job))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await served_project.job_to_drive(self.job)
+        subject = JobSubject(await served_project.host.jobs.load(self.job))
         asking = subject.question
         if self.changed is not None and (asking is None or not asking.call_digest):
-            raise UsageError(f"Job {self.job} asks for no approval of a call, so there are no arguments to change")
+            raise UsageError(f"Job {self.job} has no approval of a call open, so there are no arguments to change")
         if self.question is not None and asking is not None and asking.id != self.question:
             self._check_of_job()
             raise Conflict(f"question {self.question} has been answered already, or was never asked")
         return subject
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         self._check_of_job()
         host, question = call.served_project.host, self.question
@@ -260,11 +269,11 @@ class _AnswerJob(OperationArguments):
 
     def _check_of_job(self) -> None:
         if self.question is not None and place_of(self.question)[0] != self.job:
-            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows what is asked")
+            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows the open question")
 
 
-class _ResumeJob(OperationArguments):
-    """Continues a Job that was interrupted, failed or reached its step limit, where it was."""
+class _ResumeJob(OperationArguments[views.JobView]):
+    """Continues a Job that was interrupted, failed or reached its step limit, from where it stopped."""
 
     job: JobId
     max_steps: Annotated[int | None, Decides(resuming_raises)] = Field(
@@ -280,67 +289,67 @@ class _ResumeJob(OperationArguments):
     )
     settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
         default_factory=dict[str, Settlement],
-        description="For calls that began and have no result, by their key: done, retry, ask (a question to a person)"
-        " or tell (the default: the model sees that it was interrupted). get_job lists them. A person is asked about"
+        description="For calls that began but have no result, by their key: done, retry, ask (a question to a person)"
+        " or tell (the default: the model is told that it was interrupted). get_job lists them. A person is asked about"
         " done and retry.",
     )
     wait: _Wait = True
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _subject_of_resume(call, self.job, self.max_steps, self.max_cost)
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        return await _subject_of_resume(served_project, self.job, self.max_steps, self.max_cost)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         resume = call.served_project.host.resume
         work = partial(resume, self.job, max_steps=self.max_steps, max_cost=self.max_cost, settle=self.settle)
         return await call.drive(work, wait=self.wait)
 
 
-class _CancelJob(OperationArguments):
+class _CancelJob(OperationArguments[views.JobView]):
     """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
 
     job: JobId
     final: Annotated[bool, Decides(closes_job)] = Field(
         default=False,
-        description="Close it for good, also if it waits or is paused; nothing continues it. A person is asked first.",
+        description="Close it permanently, also if it waits or is paused. A person is asked first.",
     )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.served_project.job_to_drive(self.job)
-        return JobSubject(await call.served_project.host.jobs.load(self.job))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await served_project.job_to_drive(self.job)
+        return JobSubject(await served_project.host.jobs.load(self.job))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         await call.served_project.host.cancel(self.job, final=self.final, by=call.by)
         return views.reply_job(call, await call.served_project.host.job(self.job))
 
 
-class _TellJob(OperationArguments):
-    """Tells a Job what the person says: its model sees it before its next generation. A person is asked first."""
+class _TellJob(OperationArguments[Delivery]):
+    """Tells a Job something from the person: its model sees it before its next generation. A person is asked first."""
 
     job: JobId
     text: FreeArgument[str | None] = Field(default=None, description="The words of the person, at most 20,000.")
     run: FreeArgument[str | None] = Field(default=None, description="The Run to tell; by default the Coordinator.")
     drop: FreeArgument[str | None] = Field(
-        default=None, description="In place of `text`: the id of an earlier text that is not to be sent again."
+        default=None, description="Instead of `text`: the id of an earlier text that should no longer be sent."
     )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
+    async def subject(self, served_project: ServedProject) -> JobSubject:
         if (self.text is None) == (self.drop is None):
             raise UsageError("give `text`, or `drop` to remove an earlier text")
         if self.text is not None:
             check_posted(self.text)
-        await call.served_project.job_to_drive(self.job)
-        return JobSubject(await call.served_project.host.jobs.load(self.job))
+        await served_project.job_to_drive(self.job)
+        return JobSubject(await served_project.host.jobs.load(self.job))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
-        await self.subject(call)
+    async def perform(self, call: OperationCall[Delivery, R]) -> R:
+        await self.subject(call.served_project)
         texts = call.served_project.host.texts
         if self.text is not None:
             delivery = await texts.tell(self.job, self.text, run_id=self.run, by=call.by)
@@ -349,41 +358,47 @@ class _TellJob(OperationArguments):
         return call.reply(delivery, f"Kept; {delivery.words}.")
 
 
-class Decision(OperationArguments):
-    """Say whether a call may run: its Job continues. Any answer but `no` needs a token with that right."""
+class Decision(OperationArguments[views.DrivenJob]):
+    """Approve or deny a call, and continue its Job. Any answer but `no` needs a token with the right to decide."""
 
     id: Annotated[str, FREE, Field(description="The question's id.")]
     answer: Annotated[ApprovalWord, Decides(answers_question)]
-    rule: Annotated[str | None, FREE, Field(description="With `always`: one of the rules that are offered.")] = None
+    rule: Annotated[str | None, FREE, Field(description="With `always`: one of the offered rules.")] = None
     text: Annotated[str | None, FREE, Field(description="With `no`: a text for the model.")] = None
     changed: _Changed = None
-    call_digest: Annotated[str | None, FREE, Field(description="Of the call that is meant; another is refused.")] = None
-    wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+    call_digest: Annotated[
+        str | None,
+        FREE,
+        Field(description="The digest of the call; if the open call has another digest, the answer is refused."),
+    ] = None
+    wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, instead of at once.")] = (
+        False
+    )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await self._asking(call)
-        return JobSubject(await call.served_project.host.jobs.load(place_of(self.id)[0]))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await self._check_asked(served_project)
+        return JobSubject(await served_project.host.jobs.load(place_of(self.id)[0]))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.DrivenJob, R]) -> R:
         """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
-        await self._asking(call)
+        await self._check_asked(call.served_project)
         answer = partial(call.served_project.host.answer, self.answer_text, question_id=self.id, by=call.by)
         return await call.drive(answer, wait=self.wait)
 
-    async def _asking(self, call: OperationCall[R]) -> None:
-        """Raise Conflict and UsageError unless the question asks for this call."""
-        asking = (await call.served_project.job(place_of(self.id)[0])).asking
+    async def _check_asked(self, served_project: ServedProject) -> None:
+        """Raise Conflict or UsageError unless the question is open and asks for this call."""
+        asking = (await served_project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")
         if not asking.call_digest:
-            raise UsageError(f"question {self.id} asks for no approval of a call")
+            raise UsageError(f"question {self.id} is not about the approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
-        page = page_of(asking, await workspace_for_diff(call.served_project.host, asking))
+        page = page_of(asking, await workspace_for_diff(served_project.host, asking))
         if page.missing and self.answer != DENIES:
-            text = f"{page.missing}, so only a `{DENIES}` is taken here"
+            text = f"{page.missing}, so only `{DENIES}` is accepted here"
             raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))
 
     @property
@@ -405,17 +420,13 @@ _DECISION = Route(
     "POST", f"{APPROVALS}/{{id}}", {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"}
 )
 _TELLING = Route("POST", "/v1/jobs/{job}/tell", {200: "it is kept until the Run takes it"})
-DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
-    OfferedOperation(
-        "continue_job", _ContinueJob, views.JobView, "drive", Decides(continuing_raises), "Continue a Job"
-    ),
-    OfferedOperation(
-        "answer", _AnswerJob, views.JobView, "drive", Decides(answers_question), "Answer a Job's question"
-    ),
-    OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", Decides(resuming_raises), "Resume a Job"),
-    OfferedOperation("tell_job", _TellJob, Delivery, "write", Decides(tells_job), "Tell a Job something", _TELLING),
-    OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", FREE, "Stop a Job"),
-    OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", Decides(answers_question), route=_DECISION),
+DRIVING_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
+    OfferedOperation("continue_job", _ContinueJob, "drive", Decides(continuing_raises), "Continue a Job"),
+    OfferedOperation("answer", _AnswerJob, "drive", Decides(answers_question), "Answer a Job's question"),
+    OfferedOperation("resume_job", _ResumeJob, "drive", Decides(resuming_raises), "Resume a Job"),
+    OfferedOperation("tell_job", _TellJob, "write", Decides(tells_job), "Tell a Job something", _TELLING),
+    OfferedOperation("cancel_job", _CancelJob, "stop", FREE, "Stop a Job"),
+    OfferedOperation("decideApproval", Decision, "drive", Decides(answers_question), route=_DECISION),
 )
 
 

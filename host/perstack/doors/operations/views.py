@@ -13,16 +13,16 @@ from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
-from perstack.core.jobs.answers import ANYTHING, accepted_answers, describe_accepted
+from perstack.core.jobs.answer_reading import ANYTHING, accepted_answers, describe_accepted
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
-from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
-from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
+from perstack.doors.shared.next_step_phrases import as_sentence, mcp_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line, status_of
 from perstack.oversight.inbox import InboxItem
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
@@ -39,7 +39,9 @@ class JobView(Record):
     status: JobStatus
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
-    resume_at: int | None = Field(default=None, description="From when on it may be resumed: milliseconds since 1970.")
+    resume_at: int | None = Field(
+        default=None, description="The time from which it may be resumed: milliseconds since 1970."
+    )
     query: str
     text: str | None = Field(default=None, description="The result, when completed.")
     result: JsonObject | None = Field(
@@ -48,9 +50,9 @@ class JobView(Record):
     without_effect: bool = Field(
         default=False,
         exclude_if=falsy,
-        description="The Expert declares that its work has an effect, and no call had one: check the result.",
+        description="The Expert declares that its work has an effect, but no call had one: check the result.",
     )
-    question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
+    question: str | None = Field(default=None, description="The question to a person, if the Job waits for an answer.")
     question_id: str | None = None
     error: str | None = None
     total_steps: int
@@ -75,7 +77,7 @@ class RunView(Record):
 
 
 class OpenCall(Record):
-    """A call that began, may have had a side effect, and has no result."""
+    """A call that began and may have had a side effect, but has no result."""
 
     key: str
     expert_key: str
@@ -92,21 +94,21 @@ class JobDetails(JobView):
 
 
 class JobList(Record):
-    """A page of Jobs, the one written to last first."""
+    """A page of Jobs, the most recently written first."""
 
     jobs: tuple[JobView, ...]
-    next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
+    next: str | None = Field(default=None, description="Pass it to get the next page; absent on the last page.")
 
 
 class OpenItem(Record):
-    """One open question of a Job or a task, or one of these that does not read."""
+    """An open question of a Job or a task, or a Job or task that cannot be read."""
 
     id: str
     job: str | None = None
     task: str | None = None
     who: str = Field(default="", description="The Expert that asks, or the agent of a task.")
     text: str
-    approval: bool = Field(description="Whether a yes or no is asked for.")
+    approval: bool = Field(description="Whether the question is an approval: a yes or no.")
     since: int = Field(description="Milliseconds since 1970, UTC.")
     next: str = Field(description="How to answer.")
     damaged: bool = Field(
@@ -115,45 +117,45 @@ class OpenItem(Record):
 
 
 class Inbox(Record):
-    """All of them, the oldest first."""
+    """All open questions, the oldest first."""
 
     questions: tuple[OpenItem, ...]
 
 
 class ChangedFile(Record):
-    """A file that differs."""
+    """A file that was changed."""
 
     path: str
     kind: ChangeKind
-    added: int | None = Field(default=None, description="Lines; absent for what is no text.")
+    added: int | None = Field(default=None, description="Number of lines; absent for files that are not text.")
     removed: int | None = None
 
 
 class FilesView(Record):
-    """What was done to files."""
+    """The changes of files."""
 
     job: str
-    of: str = Field(description="What it is of: a Job, a Run, a step, or from where to where.")
+    of: str = Field(description="What was compared: a Job, a Run, a step, or two checkpoints.")
     files: tuple[ChangedFile, ...]
-    more: int = Field(default=0, exclude_if=falsy, description="How many files there are besides.")
+    more: int = Field(default=0, exclude_if=falsy, description="The number of further files that are not listed.")
 
 
 class KeptFile(Record):
-    """A path that a rewind leaves alone."""
+    """A path that a rewind does not change."""
 
     path: str
     why: KeptReason
 
 
 class RewindView(Record):
-    """What a rewind has changed, or would have."""
+    """The changes that a rewind made, or would make."""
 
     job: str
     checkpoint: str
-    done: bool = Field(description="Whether the files are those of the checkpoint now.")
+    done: bool = Field(description="Whether the files were restored.")
     files: tuple[ChangedFile, ...]
-    kept: tuple[KeptFile, ...] = Field(default=(), exclude_if=falsy, description="What was left alone.")
-    undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
+    kept: tuple[KeptFile, ...] = Field(default=(), exclude_if=falsy, description="The paths that were not changed.")
+    undo: str | None = Field(default=None, description="The checkpoint that undoes the rewind.")
 
 
 class OpenApproval(Record):
@@ -171,7 +173,9 @@ class OpenApproval(Record):
     offers: tuple[str, ...]
     asked_at: int
     text: str  # the whole page, as text for a person
-    missing: str | None = Field(default=None, exclude_if=falsy)  # what is not shown: then only a `no` is accepted
+    missing: str | None = Field(
+        default=None, exclude_if=falsy
+    )  # why not everything is shown; then only a `no` is accepted
 
 
 class Approvals(Record):
@@ -181,7 +185,7 @@ class Approvals(Record):
 
 
 class DrivenJob(Record):
-    """A Job that continues, or that has ended or stopped."""
+    """A Job that continues, has ended, or has stopped."""
 
     job_id: str
     status: JobStatus
@@ -238,10 +242,10 @@ def status_line(summary: JobSummary) -> str:
 
 def _next_step(summary: JobSummary) -> str:
     if summary.closed is not None:
-        return f"It was closed for good by {summary.closed.by}: nothing continues it."
+        return f"It was closed permanently by {summary.closed.by}: it cannot be continued."
     step = next_step_of_job(summary)
     if step is None:
-        return f"It continues; look with get_job {summary.id}, stop it with cancel_job."
+        return f"It is still running: get_job {summary.id} shows its state, cancel_job stops it."
     allowed = accepted_answers(summary.asking) if summary.asking is not None else ANYTHING
     form = f" To answer, {describe_accepted(allowed)}." if allowed.is_bound else ""
     return f"{as_sentence(step)}{form}"
@@ -252,13 +256,13 @@ def job_texts(summary: JobSummary) -> tuple[str, ...]:
     return (summary.text, status_line(summary)) if summary.text else (status_line(summary),)
 
 
-def reply_job(call: OperationCall[R], summary: JobSummary, *texts: str) -> R:
+def reply_job(call: OperationCall[JobView, R], summary: JobSummary, *texts: str) -> R:
     """Reply with the Job's state."""
     return call.reply(job_view(summary), *job_texts(summary), *texts, is_error=summary.status == "stoppedByError")
 
 
 def files_view(diff: FilesDiff) -> FilesView:
-    """Return the changes of files, as many as are listed."""
+    """Return the changes of files, up to the limit of a list."""
     extra_count = max(0, len(diff.files) - _MAX_LISTED_FILES)
     return FilesView(job=diff.job_id, of=diff.of, files=_changed_files(diff.files), more=extra_count)
 
@@ -291,12 +295,12 @@ def open_item(item: InboxItem) -> OpenItem:
     """Return an open question with the way to answer it."""
     tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
     command = f'perstack answer {item.id} "ANSWER"'
-    step = f"Have a person answer by the tool {tool}, or by: {command}"
+    step = f"Have a person answer with the tool {tool}, or with: {command}"
     if item.next_steps:
         step = "; ".join(map(mcp_phrase, item.next_steps))
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
-        step = f"Nothing can be answered: put its log back from a copy{remedy}"
+        step = f"It cannot be answered: restore its log from a copy{remedy}"
     text = item.text if item.question is None else item.question.shown
     return view_of(OpenItem, item, job=item.job_id, task=item.task_id, text=text, approval=item.is_approval, next=step)
 

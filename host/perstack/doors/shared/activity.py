@@ -45,21 +45,21 @@ class CallActivity:
     words: str = ""  # the arguments of a call that has begun
     began: int | None = None  # milliseconds since 1970; None unless it runs
     progress: str = ""
-    rule: str | None = None  # that requires the approval which the call waits for
+    rule: str | None = None  # permission rule that requires the approval; None if the call waits for none
     is_interrupted: bool = False
     result: str | None = None
     is_error: bool = False
     took_ms: int = 0
 
     def interrupt(self) -> None:
-        """Stop without a result, if it runs."""
+        """Mark the call as stopped without a result, if it is running."""
         if self.began is not None:
             self.began, self.is_interrupted = None, True
 
 
 @dataclass(slots=True)
 class RunActivity:
-    """One Run: what it was asked, what it does now, and how it ended."""
+    """A Run: its query, its current activity, and its end."""
 
     run_id: str
     label: str
@@ -69,13 +69,13 @@ class RunActivity:
     state: Literal["working", "asks", "stopped", "failed", "completed"] = "working"
     started: int | None = None  # milliseconds since 1970, as is `ended`; None if unknown
     ended: int | None = None
-    steps: int | None = None  # number of this Run's steps that are counted; None before the first event that tells
+    steps: int | None = None  # number of steps counted for this Run; None before the first event that has it
     step_began: tuple[int, int] = (0, 0)  # the current step and its start, in milliseconds since 1970
     doing: str = ""
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
     said: str = ""  # the last text that the model has written
-    calls: dict[str, CallActivity] = field(default_factory=dict[str, CallActivity])  # of the last reply, by id
+    calls: dict[str, CallActivity] = field(default_factory=dict[str, CallActivity])  # calls of the last reply, by id
     work: dict[str, CallActivity] = field(
         default_factory=dict[str, CallActivity]
     )  # running calls in the order of their start
@@ -83,7 +83,7 @@ class RunActivity:
     context_tokens: int = 0
     context_window: int | None = None
     waits: bool = False  # True if it is waiting for its delegates
-    model: str = ""  # as `provider/model`; empty before the first event
+    model: str = ""  # `provider/model`; empty before the first event
 
     def set_activity(self, doing: str, since: int) -> None:
         """Set the current activity and discard the streamed text."""
@@ -107,7 +107,7 @@ class RunActivity:
         self.work[call_id] = call_activity
 
     def hold_call(self, call_id: str, rule: str | None) -> None:
-        """Set the rule of the approval that a call waits for; None once that is decided."""
+        """Set the rule that requires an approval of the call; None once the approval is decided."""
         call_activity = self.calls.get(call_id)
         if call_activity is not None:
             call_activity.rule, call_activity.began = rule, None
@@ -134,17 +134,19 @@ class JobActivity:
         self._full = full
         self.lanes: dict[str, RunActivity] = {}  # the active Runs in the order of their start
         self.skills: dict[str, int] = {}  # the MCP servers that are starting, each with the time its start began
-        self.latest: RunActivity | None = None  # the Coordinator's, kept after its end
+        self.latest: RunActivity | None = None  # the Coordinator's todos, kept after its end
         self.began: int | None = None
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
-        self.asks_at_once = False  # True where the Job is driven: a delegate's question is asked while others run
+        self.asks_at_once = (
+            False  # True in the process that drives the Job, which asks a delegate's question while others run
+        )
         self._coordinator = ""  # the id of the Coordinator's latest Run; empty before the first event
         self._known: dict[str, RunActivity] = {}  # every Run seen so far: a stopped Run may continue
 
     def begin(self, summary: JobSummary) -> None:
-        """Start with the totals of a Job that was driven before."""
+        """Start with the totals of an existing Job."""
         self.steps = summary.total_steps
         self.usage = summary.usage
         self.unpriced_tokens = summary.unpriced_tokens
@@ -196,7 +198,7 @@ class JobActivity:
             case display_events.StreamReasoning():
                 self._lane(event).add_text(event.delta, is_thinking=True)
             case display_events.WaitForEndpoint():
-                activity = f"waits for {event.provider}, {event.ahead} before it"
+                activity = f"waits for {event.provider}, {event.ahead} ahead of it"
                 self._lane(event).set_activity(activity, event.timestamp)
             case display_events.ToolProgress():
                 call_activity = self._lane(event).calls.get(event.tool_call_id)
@@ -254,7 +256,9 @@ class JobActivity:
                 activity.set_activity("waits for the model", now)
             case events.FinishGeneration():
                 self._add_usage(event.usage)
-                if not event.message.provider_tools:  # otherwise the usage is a sum of several passes
+                if (
+                    not event.message.provider_tools
+                ):  # the usage of several passes together says nothing about the context
                     activity.context_tokens = event.usage.total_tokens
                 activity.context_window = event.context_window or activity.context_window
                 activity.calls = {
@@ -271,7 +275,7 @@ class JobActivity:
                 activity.context_window, activity.model = event.context_window, event.to
                 activity.set_activity("waits for the next model", now)
             case events.StartCompaction():
-                activity.set_activity("summarises what came before", now)
+                activity.set_activity("summarises the history", now)
             case events.CompactHistory():
                 self._add_usage(event.usage)
                 activity.set_activity("", now)

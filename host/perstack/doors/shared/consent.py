@@ -1,11 +1,11 @@
-"""The page that a person reads before a call runs: computed from the call, whole, and by one function for every door.
+"""The page that a person reads before a call runs. One function computes it from the call, complete, for every door.
 
 `page_of` reads the recorded call and the file that it would change. A page has every argument, the diff to the file,
-what each further answer covers, and at its end, next to the question, all that runs: each simple command, as the parser
-finds it that decides rules. Nothing on it comes from other stored texts.
+the calls that each further answer covers, and at its end, next to the question, everything that runs: each simple
+command, found by the parser that also decides rules. Nothing on it comes from other stored texts.
 
-A door lays out the page. One with little room takes `fitted`: what does not fit there whole cannot be agreed to there.
-Only a no is offered, and the page says where it can be read whole. Change together: `page_of`, and the
+A door lays out the page. A door with little room uses `fitted`. If the page does not fit there, it cannot be agreed to
+there: the door offers only a no, and the page says where it can be read in full. Change together: `page_of`, and the
 digests that an approval is bound to (`engine.permissions.changed_files`).
 """
 
@@ -24,8 +24,8 @@ from perstack.core.base.text import approvable_line, approvable_text, count
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
-from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE
-from perstack.core.runs.questions import OpenQuestion, count_blanks
+from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE
+from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 from perstack.engine.permissions.changed_files import changed_path, content_digest
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
 
-_LONG_LINES = 12  # lines from which on an argument comes before the short ones, away from the question
+_LONG_LINES = 12  # minimum lines of a long argument; long ones come before the short ones, away from the question
 _LONG_CHARS = 1_000
-_CHANGED = "has changed since this was allowed in this project, or was not compared then"
-_FAR_LINES = 24  # lines of a page from which on its head is repeated at its end
+_CHANGED = "has changed since the rule was granted to this project, or was not recorded then"
+_FAR_LINES = 24  # minimum lines of a page that repeats its head at its end
 
 
 class Row(NamedTuple):
-    """One part of a page, of one or more lines."""
+    """A part of a page, of one or more lines."""
 
     kind: RowKind
     text: str
@@ -69,19 +69,19 @@ class Room(NamedTuple):
     chars: int
 
 
-FORM = Room(60, 4_000)  # a form of an MCP client, or a request of an editor: a dialog, which may not scroll
-LIST = Room(40, 4_000)  # an item of a list
-TERMINAL = Room(2_000, 200_000)  # lines that a terminal keeps for scrolling back
+FORM = Room(60, 4_000)  # a dialog of an MCP client or an editor, which may not scroll
+LIST = Room(40, 4_000)  # an item in a list
+TERMINAL = Room(2_000, 200_000)  # the lines that a terminal can scroll back
 
 
 @dataclass(frozen=True, slots=True)
 class ConsentPage:
-    """Page with everything that a person agrees to by a yes."""
+    """A page with everything that a person agrees to with a yes."""
 
     question_id: str
     rows: tuple[Row, ...]
-    missing: str = ""  # what nobody may see here, so that nobody can agree to it here
-    where: str = ""  # command that shows it whole and asks; empty: `perstack answer` with its id
+    missing: str = ""  # reason why something may not be shown here; then nobody can agree to the call here
+    where: str = ""  # command that shows the whole page and asks; empty for `perstack answer` with the question's id
 
     @property
     def lines(self) -> list[str]:
@@ -93,7 +93,7 @@ class ConsentPage:
 
 
 class FittedPage(NamedTuple):
-    """A page as a door shows it. If it is not whole, the door offers no yes."""
+    """A page cut to a door's room. If it is not whole, the door offers no yes."""
 
     text: str
     is_whole: bool
@@ -102,16 +102,16 @@ class FittedPage(NamedTuple):
 def fitted(lines: Sequence[str], room: Room, where: str, missing: str = "") -> FittedPage:
     """Return a question for a door: whole, or its beginning and end with a note that the command `where` shows it.
 
-    `missing`: what is not among the lines.
+    `missing` says what the lines leave out.
     """
     fits = len(lines) <= room.lines and sum(map(len, lines)) <= room.chars
     if fits and not missing:
         return FittedPage("\n".join(lines), is_whole=True)
-    note = f"{missing or 'not everything is shown here'}, so nothing is agreed to here; the whole of it: {where}"
+    note = f"{missing or 'not everything is shown here'}, so it cannot be approved here; to see all of it: {where}"
     if fits:
         return FittedPage("\n".join((*lines, note)), is_whole=False)
     half, width = room.lines // 2, max(80, room.chars // room.lines)
-    left_out = f"… {count(max(0, len(lines) - 2 * half), 'line')} and the ends of long ones are left out here …"
+    left_out = f"… {count(max(0, len(lines) - 2 * half), 'line')} and the ends of long lines are left out here …"
     shown = (*lines[:half], left_out, *lines[max(half, len(lines) - half) :])
     cut = (line if len(line) <= width else f"{line[:width]} …" for line in shown)
     return FittedPage("\n".join((*cut, note)), is_whole=False)
@@ -126,8 +126,8 @@ def fitted_change(change: PendingChange, room: Room) -> FittedPage:
 def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> ConsentPage:
     """Return the page of a call that waits for approval, as it would run now.
 
-    `workspace`: where the file is that it changes; None if the reader may not see that file. `spent`: what the Job has
-    used so far.
+    `workspace` has the file that the call changes; it is None if the reader may not see that file. `spent` tells what
+    the Job has used so far.
     """
     change = _change(question, workspace)
     head = approvable_line(question.text)
@@ -155,7 +155,7 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
 
 
 def _change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
-    """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
+    """Return the diff of a call of a file tool; empty for other skills, whose arguments may have another meaning."""
     if question.skill_name not in ("", BASE_SKILL):
         return FileEdit()
     if workspace is None:
@@ -168,7 +168,11 @@ def _staleness(question: OpenQuestion, workspace: Path | None) -> str:
         return ""
     current = content_digest(workspace, question.skill_name, question.tool_name, question.args)
     is_same = current == question.content
-    return "" if is_same else "the file has changed since this was asked: this is its change now, and a yes asks again"
+    return (
+        ""
+        if is_same
+        else "the file has changed since the question was asked: this is the current diff, and a yes asks again"
+    )
 
 
 def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
@@ -201,7 +205,7 @@ def _describe_rule(text: str) -> str:
 
 
 def _describe_command(text: str) -> str:
-    """Describe what a command pattern allows; only a rule of an earlier version has anything but one command."""
+    """Describe what a command pattern allows; only rules of earlier versions describe more than one command."""
     from perstack.core.permissions.command_patterns import read_command  # imported only for calls of programs
 
     with suppress(ValueError):
@@ -219,5 +223,5 @@ def _is_long(row: Row) -> bool:
 
 
 def marked(text: str) -> str:
-    """Return a text whose further lines are marked, so that they cannot be mistaken for lines of ours."""
+    """Return a text with all lines but the first marked, so that none looks like a line of this program."""
     return text.replace("\n", "\n    | ")

@@ -1,4 +1,4 @@
-"""Let a person edit the arguments of a call that waits for approval, in the editor that their environment names."""
+"""Let a person edit the arguments of a call that waits for approval, in the editor that VISUAL or EDITOR names."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import changed_answer
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import changed_answer
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 _MAX_BYTES = 4 << 20
 
 
 class EditedCall(NamedTuple):
-    """Outcome of an edit."""
+    """The outcome of an edit."""
 
     answer: str = ""  # the answer with the changed arguments; empty without a change
-    problem: str = "the arguments are as before"  # why there is no answer
-    draft: str = ""  # the text, to be edited further after a mistake
+    problem: str = "the arguments are unchanged"  # why there is no answer, for the person
+    draft: str = ""  # the edited text, to correct a mistake in it
 
 
 def edit_call(question: OpenQuestion, draft: str = "") -> EditedCall:
-    """Have a person edit the arguments of a call, or an earlier draft of them, and return what they left. Blocks.
+    """Open the arguments of a call, or an earlier draft, in the editor, and return the outcome. Blocks until it closes.
 
     The editor is `VISUAL`, `EDITOR`, or one that click finds.
     """
-    import click  # doors without a terminal do without it
+    import click  # imported late: doors without a terminal do not need it
 
     before = draft or arguments_text(question.args)
     try:
         after = click.edit(before, extension=".json")
     except click.ClickException as error:
-        problem = f"the editor did not work: {error.format_message()}; set EDITOR to another"
+        problem = f"the editor failed: {error.format_message()}; set EDITOR to another"
         return EditedCall(problem=problem, draft=draft)
     if after is None or not after.strip():
         return EditedCall(draft=draft)
@@ -46,7 +46,7 @@ def edit_call(question: OpenQuestion, draft: str = "") -> EditedCall:
 
 
 def arguments_text(args: JsonObject) -> str:
-    """Return arguments as JSON with lines, in which each invisible character is an escape."""
+    """Return the arguments as indented JSON, with each invisible character as an escape."""
     text = json.dumps(args, ensure_ascii=False, indent=2)
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text) + "\n"
 
@@ -62,5 +62,5 @@ def read_arguments(text: str) -> JsonObject:
     except RecursionError:
         raise UsageError("the changed arguments are nested too deep") from None
     if not isinstance(value, dict):
-        raise UsageError("the changed arguments are no JSON object")
+        raise UsageError("the changed arguments are not a JSON object")
     return value

@@ -6,10 +6,11 @@
     path       = "." name { "[]" } { "." name { "[]" } }
     value      = "text" | 'text' | number | true | false | word
 
-`[]` stands for the elements of a list, and a comparison holds if one of them fits. A field that an event lacks fits no
-comparison, `!=` included. Only numbers are less or greater. A text has no escapes; a word is a text without quotes.
+`[]` stands for the elements of a list, and a comparison holds if it holds for one of them. No comparison holds for a
+field that an event lacks, not even `!=`. Only numbers are less or greater. A text has no escapes; a word is a text
+without quotes.
 
-Events have their names and fields of the original Perstack as well as their own: `ORIGINAL_TYPES`, `_original_field`.
+Events can also be selected by the names and fields of the original Perstack: `ORIGINAL_TYPES`, `_original_field`.
 An expression is untrusted: its length and its depth are bounded.
 """
 
@@ -28,13 +29,13 @@ from perstack.dataclass import dataclass
 MAX_CHARS = 1_000  # maximum characters of an expression
 MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
 
-# Names of events in the original Perstack, by their names here. Those that no log keeps come last.
+# Names of events in the original Perstack, by their names here. Events that no log keeps come last.
 ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
     kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent | TransientEvent)
 }
 
 _ORIGINAL_FIELDS = ("toolCalls", "toolCall", "toolResult", "toolResults", "checkpoint", "reason")
-"""Fields of the original's events that `_original_field` answers for."""
+"""Fields of the original's events that `_original_field` can return."""
 
 FIELDS = frozenset(
     name
@@ -60,14 +61,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """A condition that holds if another one does not."""
+    """A condition that holds if its inner condition does not."""
 
     of: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Conditions of which all hold (`&&`), or at least one (`||`)."""
+    """A condition that holds if all its parts hold (`&&`), or at least one (`||`)."""
 
     operator: Literal["&&", "||"]
     parts: tuple[Condition, ...]
@@ -79,7 +80,7 @@ Condition = Comparison | Negation | Combination
 def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
     """Return those of `types` that comma-separated lists name, also by the original's names.
 
-    Raises ValueError with a name that is of none of them.
+    Raises ValueError with the first name that is not among `types`.
     """
     known, found = tuple(types), set[str]()
     for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
@@ -91,7 +92,7 @@ def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
 
 
 def parse_filter(text: str) -> Condition:
-    """Return the condition. Raises ValueError with the column of what is wrong."""
+    """Return the condition. Raises ValueError that names the column of the mistake."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"column {MAX_CHARS + 1}: it has more than {MAX_CHARS} characters")
     parser = _Parser(list(_tokens(text)))
@@ -130,7 +131,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         if match is None:
             quote = text[position] in "\"'"
             raise ValueError(
-                f"column {position + 1}: {'the text has no end' if quote else f'unexpected {text[position]!r}'}"
+                f"column {position + 1}: {'a quote is not closed' if quote else f'unexpected {text[position]!r}'}"
             )
         yield _Token(str(match.lastgroup), match[0], position + 1)
         position = match.end()
@@ -143,7 +144,7 @@ class _Parser:
         self._position = 0
 
     def expect(self, kind: str, expected: str) -> str:
-        """Take the next token, and return its text. Raises ValueError if it is of another kind."""
+        """Consume the next token and return its text. Raises ValueError if it is of another kind."""
         token = self._tokens[self._position]
         if token.kind != kind:
             actual = repr(token.text[:40]) if token.kind != "end" else "the end"
@@ -158,7 +159,7 @@ class _Parser:
         return is_next
 
     def expression(self, depth: int) -> Condition:
-        """Take alternatives."""
+        """Parse alternatives separated by `||`. Raises ValueError above the maximum depth."""
         parts = [self._all(depth)]
         while self._accept("||"):
             parts.append(self._all(depth))
@@ -197,7 +198,7 @@ class _Parser:
 
 
 def unknown_fields(condition: Condition) -> Iterator[str]:
-    """Yield the names that a condition begins with and no event has."""
+    """Yield the first names of a condition's paths that no event has as a field."""
     match condition:
         case Comparison():
             if condition.path[0] not in FIELDS:
@@ -259,7 +260,7 @@ def _call(call: JsonObject, args: Mapping[str, JsonObject]) -> JsonObject:
 
 def _values(value: JsonValue, path: tuple[str, ...]) -> Iterator[JsonValue]:
     if not path:
-        # a list is compared by its elements, with or without []
+        # compare a list by its elements, with or without []
         yield from value if isinstance(value, list) else [] if value is None else [value]
     elif path[0] != "[]":
         if isinstance(value, dict):
@@ -270,7 +271,7 @@ def _values(value: JsonValue, path: tuple[str, ...]) -> Iterator[JsonValue]:
 
 
 def _compare(actual: JsonValue, operator: Operator, value: Value) -> bool:
-    """Return whether a value fits. Neither a text nor true is ever equal to a number."""
+    """Return whether the comparison holds. A text, true and false never equal a number."""
     are_numbers = _is_number(actual) and _is_number(value)
     if operator in ("==", "!="):
         are_equal = actual == value and (are_numbers or type(actual) is type(value))

@@ -14,7 +14,7 @@ from perstack.errors import UsageError
 from perstack.host import Host
 
 OWN_FORMS: dict[str, str] = {
-    "jsonl": "the events as they are, by time",
+    "jsonl": "the stored events, by time",
     "json": "one document with summary, Runs, checkpoints and messages",
 }
 """The formats that need no plugin; each is one file."""

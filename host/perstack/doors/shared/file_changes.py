@@ -13,17 +13,17 @@ from perstack.doors.shared.text import size
 from perstack.snapshots.rewind import Rewind
 from perstack.snapshots.tree_diff import FileDiff, KeptReason, Side, stat_of
 
-LineKind = Literal["file", "hunk", "+", "-", " "]  # file header, hunk header, added, removed, unchanged
+LineKind = Literal["file", "hunk", "+", "-", " "]  # kinds of lines: file header, hunk header, added, removed, unchanged
 
 CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
 
 KEPT_REASONS: dict[KeptReason, str] = {
-    "notRecorded": "stays: a snapshot has not recorded it",
-    "ignoredThen": "stays: it was ignored then",
-    "addedSince": "stays: it was added since",
-    "inTheWay": "stays: it is now what no snapshot knows",
-    "unknownInside": "stays: it holds files that no snapshot knows",
-    "otherFileSystem": "stays: it is on another file system",
+    "notRecorded": "kept: no snapshot has recorded it",
+    "ignoredThen": "kept: it was ignored at the checkpoint",
+    "addedSince": "kept: it was added since",
+    "inTheWay": "kept: its current content is in no snapshot",
+    "unknownInside": "kept: it contains files that are in no snapshot",
+    "otherFileSystem": "kept: it is on another file system",
 }
 
 _MODES = {"file": "100644", "program": "100755", "link": "120000"}
@@ -42,7 +42,7 @@ def patch_bytes(files: Iterable[FileDiff]) -> bytes:
 
 
 def display_line(kind: LineKind, line: bytes) -> str:
-    """Return the line for a terminal: control characters visible, carriage returns only where they are a change."""
+    """Return the line for a terminal: control characters visible, and carriage returns only in lines that changed."""
     text = as_text(line)
     return visible_text(text.removesuffix("\r") if kind == " " else text)
 
@@ -86,7 +86,7 @@ def _in_files(added: int, removed: int, files: int) -> str:
 
 
 def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
-    """Return the change, path and lines of each file, and of folders that contain no other change."""
+    """Return the change, path and lines of each file, and of each folder that contains no other change."""
     files = list(files)
     parents = {file.path[:index] for file in files for index, mark in enumerate(file.path) if mark == "/"}
     listed = [file for file in files if file.is_file or file.path not in parents]
@@ -185,7 +185,7 @@ def definition_warnings(plan: Rewind) -> Iterator[str]:
     """Yield a warning for each file that defines Experts or permissions."""
     for file in plan.files:
         if file.path.rpartition("/")[2] in _DEFINITIONS:
-            yield f"{visible_text(file.path)}: Experts and rules become those of then"
+            yield f"{visible_text(file.path)}: its Experts and rules are restored too"
 
 
 def kept_lines(plan: Rewind) -> Iterator[str]:
@@ -193,16 +193,16 @@ def kept_lines(plan: Rewind) -> Iterator[str]:
     for kept in plan.kept[:_MAX_LISTED_PATHS]:
         yield f"{visible_text(kept.path)} {KEPT_REASONS[kept.why]}"
     if len(plan.kept) > _MAX_LISTED_PATHS:
-        yield f"… and {len(plan.kept) - _MAX_LISTED_PATHS:,} more stay"
+        yield f"… and {len(plan.kept) - _MAX_LISTED_PATHS:,} more are kept"
 
 
 def removal_warning(plan: Rewind) -> str:
-    """Return a line about files that the rewind removes, which others may have made; empty without any."""
+    """Return a line about files that the rewind removes, which others may have created; empty without any."""
     number = sum(file.kind == "removed" for file in plan.files)
     what = f"{count(number, 'file')} that {'was' if number == 1 else 'were'} added since"
-    return f"this removes {what}, by the Job or by others; --keep-added leaves them" if number else ""
+    return f"this removes {what}, by the Job or by others; --keep-added keeps them" if number else ""
 
 
 def nothing_to_rewind(plan: Rewind) -> str:
-    """Return the message for files that already are as at the checkpoint."""
+    """Return the message for files that are already as they were at the checkpoint."""
     return f"{one_line(plan.workspace)} is as it was at {plan.checkpoint_id}: there is nothing to rewind"

@@ -1,8 +1,8 @@
 """The change that a call makes to a text file, as a unified diff.
 
 Before the call is run, `edit_in` reads the file, so that the diff has its line numbers and the lines around the change;
-the place and the new text are found by the code that the tool uses. `edit_by` knows the call alone, and its result: for
-calls of the past, whose file may be another by now.
+it finds the place and the new text with the code of the tool. `edit_by` uses only the call and its result, for past
+calls, whose file may have changed since.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ _EDIT_ARGS = ("oldText", "newText")
 _WRITE_ARGS = ("text",)
 _MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
 _MAX_NAME_CHARS = 200
-_MAX_LINE = 1 << 30  # no file that a tool edits has more lines
+_MAX_LINE = 1 << 30  # maximum lines of a file: tools edit no longer ones
 _MAX_STEPS = 100_000  # steps of a comparison: at most a fraction of a second, while a person waits
-_ADVICE = r"( \(lines [\d, …]*\))?;[^;]*\Z"  # to the model, which counts lines from 0
+_ADVICE = r"( \(lines [\d, …]*\))?;[^;]*\Z"  # lines in a result for the model count from 0
 _NO_NEWLINE = "\\ No newline at end of file"
 
 
 class FileEdit(NamedTuple):
-    """The change of a call, for a person."""
+    """The change that a call makes to a file, for a person."""
 
-    arguments: tuple[str, ...] = ()  # names of the arguments that the lines show completely
+    arguments: tuple[
+        str, ...
+    ] = ()  # names of arguments that the diff shows completely, so that a page need not repeat them
     lines: tuple[str, ...] = ()  # unified diff
-    note: str = ""  # what the lines do not say, such as why they are not compared with the file
+    note: str = ""  # notes for the person, such as why the diff is not against the file
 
 
 def edit_by(tool_name: str, args: JsonObject, result: str | None = None) -> FileEdit:
-    """Return the diff of a call's own texts, nothing if the call replaces no text.
+    """Return a diff from a call's arguments alone; empty if the call replaces no text.
 
-    Its lines are counted from the place that the tool's result names; from 1 without it.
+    Line numbers start at the line that the tool's result names, otherwise at 1.
     """
     path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT_ARGS))
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
@@ -55,7 +57,7 @@ def edit_by(tool_name: str, args: JsonObject, result: str | None = None) -> File
 
 
 def _edited_line(result: str) -> int:
-    """Return the line, counted from 0, in which an edit begins; 0 for a result that does not name it."""
+    """Return the first line of an edit, counted from 0, as named in the result; 0 if it names none."""
     try:
         found: JsonValue = json.loads(result)
     except (ValueError, RecursionError):
@@ -65,7 +67,7 @@ def _edited_line(result: str) -> int:
 
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
-    """Return the diff to the file in the workspace; if there is none, that of `edit_by`, with a note that says why."""
+    """Return the diff to the file in the workspace; otherwise that of `edit_by`, with a note that says why."""
     path = changed_path("", tool_name, args)
     if path is None:
         return FileEdit()
@@ -79,7 +81,7 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
     except (OSError, ValueError, RuntimeError) as error:
         return edit._replace(note=f"not compared with the file: {name} {reason_unread(error)}")
     if not is_text(data):
-        return edit._replace(note=f"not compared with the file: {name} is not a text")
+        return edit._replace(note=f"not compared with the file: {name} is not a text file")
     if old is not None and new is not None:
         try:
             change = replacement(data, _bytes(old), _bytes(new), name)
@@ -94,7 +96,7 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
 
 
 def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
-    """Compare the changed lines and those around them, which is quick however long the file is."""
+    """Compare only the changed lines and the lines around them: this is quick for a file of any length."""
     end = change.at + len(change.old)
     first = _line_start(data, change.at)
     for _ in range(CONTEXT):
@@ -108,7 +110,7 @@ def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replac
     numbered = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
     edit = _as_diff(arguments, path, numbered)
     if not hunks:
-        return edit._replace(note=f"{_display_name(path)} has this text already: nothing changes")
+        return edit._replace(note=f"{_display_name(path)} already has this text: nothing changes")
     if not edit.lines:
         return edit._replace(note="the change is too long for a diff: the arguments are shown instead")
     return edit
@@ -137,7 +139,7 @@ def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> Fi
 def _of_hunk(hunk: Hunk) -> Iterator[str]:
     yield hunk.head
     terminated = [line for _, line in hunk.lines if line.endswith(b"\n")]
-    # shown where it differs
+    # a missing final newline is shown only where it differs
     end = b"\r\n" if terminated and all(line.endswith(b"\r\n") for line in terminated) else b"\n"
     for sign, line in hunk.lines:
         yield sign + approvable_text(as_text(line.removesuffix(end)))

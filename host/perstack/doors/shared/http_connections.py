@@ -1,8 +1,8 @@
 """Listening sockets, the uvicorn server, and limits for connections that are not authenticated.
 
-The limits are their number, and ten seconds for a complete request. uvicorn gets a protocol class that wraps its own
-(`http` of its Config may be a class). The connection is put into the state of each request, so that the reader of the
-request can report it as complete.
+The limits are the number of connections, and ten seconds for a complete request. uvicorn gets a protocol class that
+wraps its own (`http` of its Config may be a class). The connection is put into the state of each request, so that the
+reader of the request can report when it is complete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ListenAddress:
         """Return the address for `HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError."""
         if text.startswith(_UNIX):
             if sys.platform != "linux":
-                raise UsageError(f"--http {text}: only Linux says who connects to a socket: write HOST:PORT")
+                raise UsageError(f"--http {text}: only Linux reports which user connects to a socket: write HOST:PORT")
             return cls("localhost", 0, Path(text.removeprefix(_UNIX)).absolute())
         host, separator, port = text.rpartition(":")
         is_number = port.isascii() and port.isdigit() and len(port) <= 5
@@ -79,7 +79,7 @@ class ListenAddress:
             return False
 
     def url(self, path: str, name: str | None = None, port: int | None = None) -> str:
-        """Return the URL for clients, with the port that was chosen if any free one was requested."""
+        """Return the URL for clients. `port` is the port that the system chose, if any free port was requested."""
         host = name or self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{port or self.port}{path}"
 
@@ -119,7 +119,7 @@ def _unix(path: Path) -> Generator[socket.socket]:
     listener = socket.socket(socket.AF_UNIX)
     with listener:
         try:
-            _remove_left(path)
+            _remove_stale_socket(path)
             before = os.umask(0o177)
             try:
                 listener.bind(str(path))
@@ -133,26 +133,26 @@ def _unix(path: Path) -> Generator[socket.socket]:
             yield listener
         finally:
             with suppress(OSError):
-                # a socket that another server has put in its place stays
+                # keep a socket that another server has created in its place
                 if os.path.samestat(made, path.stat()):
                     path.unlink()
 
 
-def _remove_left(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     """Remove the socket of a server that has ended. Raises OSError, and UsageError for anything else at the path."""
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise UsageError(f"--http {_UNIX}{path}: there is something else: name another path")
+        raise UsageError(f"--http {_UNIX}{path}: the path exists and is not a socket of this user: name another path")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise UsageError(f"--http {_UNIX}{path}: another server listens there")
+    raise UsageError(f"--http {_UNIX}{path}: another server listens there: name another path")
 
 
 # uvicorn for public servers.
@@ -333,11 +333,11 @@ class LimitedConnection(asyncio.Protocol):
             self._is_authenticated = True
             self.connection_limits.release(self._address)
 
-    def has_request(self) -> None:
-        """Stop the deadline: a request is complete."""
+    def stop_deadline(self) -> None:
+        """Stop the deadline, when a request is complete."""
         self._stop()
 
-    def has_answered(self) -> None:
+    def restart_deadline(self) -> None:
         """Restart the deadline after a response: the next request may have begun to arrive."""
         if self._is_in:
             self._is_between = True

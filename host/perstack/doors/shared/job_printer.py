@@ -1,7 +1,7 @@
-"""Events of a Job as lines: what the model says in full, each call as one short line, and what else happened.
+"""Print the events of a Job as lines: the model's texts in full, each call as a short line, and other events.
 
-Lines are only appended. `perstack run` and the linear mode of the terminal program print them; `run` draws below them
-what is not complete yet. On a terminal with cursor control the text is rendered as Markdown; otherwise it stays as the
+Lines are only appended. `perstack run` and the linear mode of the terminal program print them; below them, `run` draws
+the unfinished block. On a terminal with cursor control the text is rendered as Markdown; otherwise it is printed as the
 model wrote it.
 """
 
@@ -21,14 +21,16 @@ from perstack.doors.shared.screen import Screen, style_of
 from perstack.doors.shared.text import brief, shorten
 from perstack.next_steps import NextStep
 
-_ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and of a person is never cut.
-_MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was cut
+_ROW_CELLS = 300  # maximum cells of a row without a screen. Texts of the model and of a person are never cut.
+_MAX_KEPT_CHARS = 100_000  # maximum characters kept of the text that was cut last
 _INDENT = "  "
 _QUIET = ("", "dim", "cyan", "bold")  # colours of rows that are printed dim, so that the text of the model stands out
-_MAX_UNFINISHED_CHARS = 1_500  # characters from which on only whole lines at the end of an unfinished block are drawn
-_MAX_THOUGHT_CHARS = 1_000  # characters kept of a thought, of which one line is shown
+_MAX_UNFINISHED_CHARS = (
+    1_500  # maximum characters drawn of an unfinished block; of a longer one only the last whole lines
+)
+_MAX_THOUGHT_CHARS = 1_000  # maximum characters kept of the model's reasoning, of which one line is shown
 
-Put = Callable[..., None]  # a function that writes the parts of a line
+WriteLine = Callable[..., None]  # a function that writes the parts of a line
 
 _ABANDONS_REPLY = (
     events.StartGeneration
@@ -53,83 +55,88 @@ class _Reply:
 
 
 class JobPrinter:
-    """The lines of one Job. Text from outside is indented, so that it cannot be mistaken for a line of the program."""
+    """The printer of one Job. Text of models and tools is indented: it must not look like a line of this program."""
 
     def __init__(
-        self, put: Put, screen: Callable[[], Screen], phrase: Callable[[NextStep], str], *, is_verbose: bool = False
+        self,
+        write_line: WriteLine,
+        screen: Callable[[], Screen],
+        phrase: Callable[[NextStep], str],
+        *,
+        is_verbose: bool = False,
     ) -> None:
-        """Write lines with `put`, for the screen of that moment; `phrase` words next steps.
+        """Write lines with `write_line`, for the screen as it is at that moment; `phrase` words next steps.
 
-        `is_verbose`: results of tools are printed whole.
+        `is_verbose` prints results of tools in full.
         """
         self._is_verbose = is_verbose
-        self.put = put
+        self.write_line = write_line
         self._screen = screen
-        self._said = phrase
+        self._phrase = phrase
         self._live = JobActivity()
-        self._replies: dict[str, _Reply] = {}  # by Run
+        self._replies: dict[str, _Reply] = {}  # unfinished replies by Run
         self._heading = ""
         self.cut = ""  # the full text of the line that was cut last
-        self.result: str | None = None  # the result whose text was printed last
+        self.finished_job_id: str | None = None  # the Job whose result was printed last
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def print_event(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
-        """Print an event. Raises what `put` raises."""
+        """Print an event. Raises what `write_line` raises."""
         self._live = live
         if isinstance(event, _ABANDONS_REPLY):
             self._break_off(event.run_id)
         match event:
             case display_events.InitializeRuntime():
-                self._head(event)
+                self._print_head(event)
             case display_events.StreamText() | display_events.StreamReasoning():
-                self._hear(event)
+                self._add_delta(event)
             case events.FinishGeneration():
                 self._finish_reply(event, lines)
             case events.CallTools():
-                self._call(event, lines)
+                self._print_calls(event, lines)
             case events.FinishToolCall():
-                self._return(event, lines)
+                self._print_result(event, lines)
             case events.FinishRun():
                 self._finish(event, lines)
             case display_events.SkillDisconnected() if event.reason:
-                self._row("", LogRow("skill", event.text_for(self._said)))
+                self._print_row("", LogRow("skill", event.text_for(self._phrase)))
             case events.RequestApproval() | events.CallInteractiveTool():
-                self._asks_later(event)
+                self._print_later_question(event)
             case _:
-                self._rows(line for line in lines if line.row.item not in ("model", "place"))
+                self._print_rows(line for line in lines if line.row.item not in ("model", "place"))
 
-    def remarked(self, word: str, text: str) -> None:
+    def print_message(self, word: str, text: str) -> None:
         """Print a message of the program."""
-        self._row("", LogRow(word, text))
+        self._print_row("", LogRow(word, text))
 
     def unfinished(self, run_id: str) -> list[Line]:
-        """Return the lines of the Run's block that is not complete, as they would be printed."""
+        """Return the lines of the Run's unfinished block, as they would be printed."""
         reply = self._replies.get(run_id)
         block = None if reply is None else reply.stream.rest
         if block is None:
             return []
-        if block.kind == "text":  # the end is enough: it is rendered ten times a second, and a screen shows no more
+        if block.kind == "text":  # only the end: a block is rendered ten times a second, and a screen shows no more
             line_start = block.text.find("\n", max(0, len(block.text) - _MAX_UNFINISHED_CHARS)) + 1
             block = block._replace(text=block.text[line_start if len(block.text) > _MAX_UNFINISHED_CHARS else 0 :])
         return self._lines_of(run_id, block)
 
-    def _head(self, initialize_runtime: display_events.InitializeRuntime) -> None:
+    def _print_head(self, initialize_runtime: display_events.InitializeRuntime) -> None:
         details = f" · {initialize_runtime.model} · Job {initialize_runtime.job_id}"
         heading = shorten(f"{initialize_runtime.expert_key}{details}", self._width)
-        if heading != self._heading:  # a Job that was answered is driven on
+        if heading != self._heading:  # after an answer the same Job continues, and needs no second heading
             self._heading = heading
             screen, key = self._screen(), shorten(initialize_runtime.expert_key, self._width)
-            self.put(screen.styled(key, bold=True), screen.styled(heading.removeprefix(key), dim=True))
+            self.write_line(screen.styled(key, bold=True), screen.styled(heading.removeprefix(key), dim=True))
 
-    def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
-        """Print that a question must wait. Questions that can be answered now are shown in full below."""
+    def _print_later_question(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
+        """Print that a question must wait. A question that can be answered now is shown in full below the lines."""
         if self._live.is_asked_later(event.run_id):
             awaited = "your answer"
             if isinstance(event, events.RequestApproval):
                 awaited = f"your approval of {event.tool_name} ({event.rule})"
             row = LogRow("waits", f"for {awaited} when the other delegates have stopped")
-            self._row(self._of(event.run_id, run_label(event.expert_key, event.run_id)), row)
+            self._print_row(self._prefix(event.run_id, run_label(event.expert_key, event.run_id)), row)
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -138,26 +145,26 @@ class JobPrinter:
         screen = self._screen()
         return screen.width - 1 if screen.height else _ROW_CELLS
 
-    def _rows(self, lines: Iterable[LogLine]) -> None:
+    def _print_rows(self, lines: Iterable[LogLine]) -> None:
         for line in lines:
-            self._row(self._of(line.run_id, line.label), line.row)
+            self._print_row(self._prefix(line.run_id, line.label), line.row)
 
-    def _row(self, prefix: str, row: LogRow, *, full: str = "") -> None:
-        """Print a row in one line; `full` is what was cut if that is more than its text."""
+    def _print_row(self, prefix: str, row: LogRow, *, full: str = "") -> None:
+        """Print a row in one line, and keep its text if it is cut; `full` is kept instead, if given."""
         screen, start = self._screen(), f"{prefix}{row.word}"
         text = shorten(row.text, max(8, self._width - len(start) - 2))
         if full or (text.endswith("…") and not row.text.endswith("…")):
             self.cut = (full or row.text)[:_MAX_KEPT_CHARS]
         word = screen.styled(f"{start}:" if text else start, **(style_of(row.colour) or {"dim": True}))
         quiet = {"dim": True} if row.colour in _QUIET else {}
-        self.put(word, screen.styled(f" {text}" if text else "", **quiet))
+        self.write_line(word, screen.styled(f" {text}" if text else "", **quiet))
 
-    def _of(self, run_id: str, label: str) -> str:
+    def _prefix(self, run_id: str, label: str) -> str:
         """Return the prefix of a delegate's line; empty for the Coordinator."""
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
-    def _call(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
-        from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame comes without
+    def _print_calls(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
+        from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame does not need it
 
         activity = self._live.run(event.run_id)
         calls = [decided_call for decided_call in event.calls if decided_call.kind not in ("delegate", "interactive")]
@@ -168,27 +175,27 @@ class JobPrinter:
             part = None if call_activity is None else call_activity.part
             text = line.row.text if part is None else f"{part.tool_name} {_words(part)}"
             change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
-            self._row(self._of(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
+            self._print_row(self._prefix(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
 
-    def _return(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
-        """Print a result: of a tool its first line and how many more there are, or whole; else an error or answer."""
+    def _print_result(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
+        """Print the result of a call. Of a tool's result: the first line and the number of others, or all."""
         activity = self._live.run(event.run_id)
         call_activity = None if activity is None else activity.calls.get(event.tool_call_id)
         is_of_tool = call_activity is not None and call_activity.kind == "tool" and event.by is None
         if event.by is not None and not event.is_error:
-            self._rows(lines[:1])
+            self._print_rows(lines[:1])
             return
         for line in lines:
-            prefix, row = self._of(line.run_id, line.label), line.row
+            prefix, row = self._prefix(line.run_id, line.label), line.row
             if row.item != "result" or event.is_error:
-                self._row(prefix, row)
+                self._print_row(prefix, row)
             elif is_of_tool:
                 room = self._width - len(prefix) - len(row.word) - 2
                 text = f"{event.tool_name}: {text_of(event.contents)}"
-                self._row(prefix, row._replace(text=_folded(text, room)), full=text)
+                self._print_row(prefix, row._replace(text=_folded(text, room)), full=text)
         if is_of_tool and self._is_verbose:
             for text in text_of(event.contents).splitlines():
-                self.put(_INDENT, text)
+                self.write_line(_INDENT, text)
 
     # --- text of the model ----------------------------------------------------------------------------------------
 
@@ -200,69 +207,69 @@ class JobPrinter:
 
     def _lines_of(self, run_id: str, block: Block) -> list[Line]:
         activity = self._live.run(run_id)
-        start = _INDENT + self._of(run_id, "" if activity is None else activity.label)
+        start = _INDENT + self._prefix(run_id, "" if activity is None else activity.label)
         screen = self._screen()
         if not screen.height:
             return [(start, line) for line in block.text.split("\n")]
         return [(start, *line) for line in lines_of(block, screen, self._width - len(start))]
 
-    def _print(self, run_id: str, reply: _Reply, blocks: Iterable[Block]) -> None:
+    def _print_blocks(self, run_id: str, reply: _Reply, blocks: Iterable[Block]) -> None:
         for block in blocks:
             if block.begins and reply.is_begun:
-                self.put("")
+                self.write_line("")
             reply.is_begun = True
             for line in self._lines_of(run_id, block):
-                self.put(*(line if "".join(map(str, line[1:])).strip() else ()))
+                self.write_line(*(line if "".join(map(str, line[1:])).strip() else ()))
 
-    def _hear(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
+    def _add_delta(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
         reply = self._reply(event.run_id)
         if isinstance(event, display_events.StreamReasoning):
             reply.thought += event.delta[: max(0, _MAX_THOUGHT_CHARS - len(reply.thought))]
             return
         if reply.thought.strip() and not reply.is_thought_shown:
             reply.is_thought_shown = True
-            prefix = self._of(event.run_id, run_label(event.expert_key, event.run_id))
-            self._row(prefix, LogRow("thinks", reply.thought, "dim"))
+            prefix = self._prefix(event.run_id, run_label(event.expert_key, event.run_id))
+            self._print_row(prefix, LogRow("thinks", reply.thought, "dim"))
         reply.deltas.append(event.delta)
-        self._print(event.run_id, reply, reply.stream.add(event.delta))
+        self._print_blocks(event.run_id, reply, reply.stream.add(event.delta))
 
     def _break_off(self, run_id: str) -> None:
-        """Print the end of a reply that will never be complete."""
+        """Print what arrived of a reply that will not be completed."""
         reply = self._replies.pop(run_id, None)
         if reply is not None and reply.deltas:
-            self._print(run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
+            self._print_blocks(run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
 
     def _finish_reply(self, event: events.FinishGeneration, lines: Sequence[LogLine]) -> None:
         label, text = run_label(event.expert_key, event.run_id), event.message.text
         reply = self._replies.pop(event.run_id, None) or self._new_reply()
         streamed = "".join(reply.deltas)
         if not reply.is_thought_shown:
-            self._rows(line for line in lines if line.row.item == "thought")
+            self._print_rows(line for line in lines if line.row.item == "thought")
         if text.startswith(streamed):
-            self._print(event.run_id, reply, [*reply.stream.add(text[len(streamed) :]), *reply.stream.end()])
-        else:  # a worker's host leaves out parts when its reader is slow
-            self._print(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
-            self._row(self._of(event.run_id, label), LogRow("again", "the whole of the reply"))
+            self._print_blocks(event.run_id, reply, [*reply.stream.add(text[len(streamed) :]), *reply.stream.end()])
+        else:  # the streamed parts may have gaps, since a worker drops some for a slow reader
+            self._print_blocks(event.run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])
+            self._print_row(self._prefix(event.run_id, label), LogRow("again", "the full reply"))
             self._print_whole(event.run_id, text)
-        self._rows(line for line in lines if line.row.item in (None, "call") or line.row.word == "error")
+        self._print_rows(line for line in lines if line.row.item in (None, "call") or line.row.word == "error")
 
     def _print_whole(self, run_id: str, text: str) -> None:
         reply = self._new_reply()
-        self._print(run_id, reply, [*reply.stream.add(text.strip("\n")), *reply.stream.end()])
+        self._print_blocks(run_id, reply, [*reply.stream.add(text.strip("\n")), *reply.stream.end()])
 
     def _finish(self, event: events.FinishRun, lines: Sequence[LogLine]) -> None:
         activity = self._live.run(event.run_id)
         if self._live.is_delegate(event.run_id):
-            self._rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
+            self._print_rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
         else:
             if (activity is None or event.text != activity.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
-            self.result = event.text
-        self._rows(lines[1:])
+            self.finished_job_id = event.job_id
+        self._print_rows(lines[1:])
 
 
 def _folded(text: str, width: int) -> str:
-    """Return the first line with something to read, cut to `width` with the number of the others."""
+    """Return the first line that is not blank, cut to `width` cells, with the number of further lines."""
     first, *others = [line for line in text.splitlines() if line.strip()] or [""]
     more = f" (+{count(len(others), 'line')})" if others else ""
     return shorten(first, max(8, width - len(more))) + more

@@ -1,4 +1,4 @@
-"""Reload a definition when its files change; it waits for an agreement if it would execute or reach something new."""
+"""Reload a definition when its files change. A change that would execute or reach something new needs an agreement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.project import folder_of, is_named
+from perstack.config.project_place import folder_of, is_named
 from perstack.config.source import TooMuch, matches
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable
@@ -33,7 +33,7 @@ def stamps(files: Iterable[Path]) -> tuple[Stamp, ...]:
 
 
 def included_files(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
-    """Return the files that the patterns of `include` match now. As slow as a search of the folders."""
+    """Return the files that the patterns of `include` match now. As slow as searching the folders."""
     return tuple(_matching_files(folder, pattern) for folder, pattern in loaded.patterns)
 
 
@@ -58,9 +58,9 @@ class PendingChange:
 
     file: str
     loaded: LoadedProject
-    items: tuple[TrustItem, ...]  # all that needs an agreement, with the files as they were read
-    new: tuple[TrustItem, ...]  # the items that have none
-    page: tuple[str, ...]  # a line for each new one
+    items: tuple[TrustItem, ...]  # all items that need an agreement, with the contents that were read
+    new: tuple[TrustItem, ...]  # the items without an agreement
+    page: tuple[str, ...]  # a line for each item without an agreement
 
     @property
     def digest(self) -> str:
@@ -78,13 +78,15 @@ class PendingChange:
         changes = ", ".join(dict.fromkeys(f"{', '.join(item.kinds)} ({item.place})" for item in self.new))
         return Note(
             f"{self.file} has changed what is executed, or a file that it runs has changed: {changes}."
-            " Until a person agrees, the definition of before is used",
+            " Until a person agrees, the previous definition is used",
             (Trust(str(Path(self.file).parent)),),
         )
 
 
 _CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
-_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration: a pattern may search a big tree
+_PAUSE_FACTOR = (
+    50  # minimum pause after a check, as a multiple of its duration: a pattern of `include` may search a big tree
+)
 
 
 class ReloadedProject:
@@ -131,7 +133,7 @@ class ReloadedProject:
 
     @property
     def open_change(self) -> PendingChange | None:
-        """The change to ask a person about; None if there is none, or if the person has refused it."""
+        """The change to ask a person about; None without one, or if the person has refused it."""
         return (
             None if self.pending_change is None or self.pending_change.digest == self._refused else self.pending_change
         )
@@ -141,7 +143,7 @@ class ReloadedProject:
         pending = self.pending_change
         if pending is None or pending.digest != digest:
             return False
-        self._store.agree(self._folder, pending.items)  # as shown: a file may have changed since
+        self._store.agree(self._folder, pending.items)  # use what the person was shown: a file may have changed since
         self._use(pending.loaded, pending.items)
         return True
 
@@ -155,7 +157,7 @@ class ReloadedProject:
         except DefinitionError as error:
             self.pending_change = None
             self._report(
-                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken_note(str(error))
+                f"{error}\nperstack: until that is fixed, the previous definition is used", _broken_note(str(error))
             )
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
@@ -185,7 +187,7 @@ class ReloadedProject:
             all_problems = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(all_problems)))
             self._report(
-                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken_note(str(error))
+                f"{error}\nperstack: until that is fixed, the previous definition is used", _broken_note(str(error))
             )
 
     def _with_last_good_experts(self, loaded: LoadedProject) -> LoadedProject:
@@ -195,7 +197,7 @@ class ReloadedProject:
         return replace(loaded, project=loaded.project.model_copy(update={"experts": experts}))
 
     def _named_files(self, items: Iterable[TrustItem]) -> Iterator[Path]:
-        """Yield the files that items run: a change of one needs an agreement like one of the definition."""
+        """Yield the files that items run: a change of such a file needs an agreement, as one of the definition does."""
         return (self._folder / name for item in items for name in item.files)
 
     def _watching(self, files: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -212,4 +214,4 @@ class ReloadedProject:
 
 
 def _broken_note(problem: str) -> Note:
-    return Note(f"perstack.toml is broken, so the last good one is used.\n{problem}")
+    return Note(f"perstack.toml is invalid, so the last valid one is used.\n{problem}")

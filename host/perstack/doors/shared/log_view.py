@@ -1,4 +1,4 @@
-"""Events of a Job's logs, selected without parsing each; its checkpoints; and the tree of its Runs as it is drawn."""
+"""Events of a Job's logs, selected without parsing each; its checkpoints; and the drawn tree of its Runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.events.questions import CallInteractiveTool, RequestApproval
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.log_rows import EventContext, LogRow
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog
@@ -76,7 +76,7 @@ class CheckpointRef(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """True if the user was asked something there."""
+        """True if the user was asked something at this checkpoint."""
         return self.type == "stopRunByInteractiveTool"
 
 
@@ -91,7 +91,7 @@ class StepCheckpoints(NamedTuple):
 
     @property
     def asked(self) -> CheckpointRef | None:
-        """The last one at which the user was asked something; None without one."""
+        """The last checkpoint at which the user was asked something; None without one."""
         return next((checkpoint_ref for checkpoint_ref in reversed(self.places) if checkpoint_ref.asks), None)
 
     @property
@@ -151,7 +151,7 @@ def steps_of(logs: Iterable[RunLog]) -> list[StepCheckpoints]:
 
 
 def _place_id(entry: LogEntry) -> str:
-    # in these event types, no text from outside precedes the id
+    # event types in which no text from outside precedes the id, so that it can be found without parsing
     match = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)
     return match[1].decode() if match else event_id_of(entry.log.run_id, entry.place + 1)
 
@@ -180,7 +180,7 @@ def _entry(log: RunLog, index: int, line: bytes) -> LogEntry:
 
 
 def _parsed_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
-    """Return the entry of a line that does not begin as this version writes it, with the fields it has."""
+    """Return the entry of a line that this version did not write, with the fields that the line has."""
     try:
         parsed: JsonValue = json.loads(line)
     except ValueError:
@@ -208,7 +208,7 @@ def rows_of(entry: LogEntry, context: EventContext) -> list[LogRow]:
         return parse_line(entry.line).describe(context)
     except ValueError:
         if _is_taken_out(entry.line):
-            return [LogRow("redacted", f"{entry.type}: its content was removed", "dim")]
+            return [LogRow("redacted", f"{entry.type}: its content was redacted", "dim")]
         # an event of a newer version: show its bytes rather than nothing
         return [LogRow(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
 
@@ -228,7 +228,7 @@ def question_at(checkpoint_ref: CheckpointRef) -> str:
 
 
 def open_question_at(checkpoint_ref: CheckpointRef) -> OpenQuestion | None:
-    """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
+    """Return the open question at a checkpoint, with its author and the form of its answer; None without one."""
     match _asks_at(checkpoint_ref):
         case CallInteractiveTool() as event:
             return event.open_question
@@ -247,7 +247,7 @@ def _first_event(log: RunLog) -> StoredEvent | None:
 
 
 def _call_before(entry: LogEntry, call_id: str) -> Call | None:
-    """Return a call of the reply before this event, as it was decided; None if the log of the Run does not have it."""
+    """Return a call of the reply before this event, with its decision; None if the Run's log does not have it."""
     decided: DecidedCall | None = None
     args: JsonObject | None = None
     for index in range(entry.place - 1, -1, -1):
@@ -296,7 +296,7 @@ def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
 
 # The tree of a Job's Runs as it is drawn.
 
-_MAX_LEVELS = 8  # number of levels that are drawn; deeper Runs are drawn at the last
+_MAX_LEVELS = 8  # maximum levels of the drawn tree; deeper Runs are drawn at the last level
 
 _ORIGIN_PHRASES: dict[RunOrigin, str] = {
     "begun": "",
@@ -310,13 +310,13 @@ _ORIGIN_PHRASES: dict[RunOrigin, str] = {
 
 def origin_text(placed: PlacedRun) -> str:
     """Return how the Run was started; empty if the user started it."""
-    return _ORIGIN_PHRASES[placed.how].format(parent=placed.parent or "a Run that is gone", at=placed.at)
+    return _ORIGIN_PHRASES[placed.how].format(parent=placed.parent or "a deleted Run", at=placed.at)
 
 
 def branches(tree: Sequence[PlacedRun]) -> list[str]:
     """Return the line prefix of each Run."""
     prefixes: list[str] = []
-    open_below: list[bool] = []  # by level: whether a sibling follows further down
+    open_below: list[bool] = []  # by level: True if another sibling follows further down
     for placed in reversed(tree):
         depth = min(placed.depth, _MAX_LEVELS)
         open_below += [False] * (depth + 1 - len(open_below))

@@ -1,10 +1,10 @@
-"""Markdown of a model at a terminal: a stream is split into blocks, and each block becomes lines.
+"""Markdown of a model at a terminal: split a stream into blocks, and render each block as lines.
 
 - `TextStream` returns a block when it is complete: a paragraph, a heading, a table, an item of a list, a line of fenced
   code. A block never changes afterwards, so nothing that was printed is printed again.
-- A text of a model is hostile. A block is rendered if it is small and flat; otherwise its lines stay as they were
-  written. Rendering takes milliseconds then, and what it returns is sanitized when it is written (`StyledText`), also
-  the characters that Markdown itself can name, such as `&#x202e;`.
+- A model's text is hostile. A block is rendered only if it is small and flat, so that rendering takes milliseconds;
+  otherwise its lines are shown as written. The result is sanitized when it is written (`StyledText`), including the
+  characters that Markdown can name, such as `&#x202e;`.
 - Only rendering imports the libraries `markdown_it` and `rich`.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Line = tuple[str | StyledText, ...]
 
 _MAX_BLOCK_CHARS = 4_000  # maximum characters of a rendered block; a longer one is shown as it was written
-_MAX_REPLY_CHARS = 60_000  # characters of a reply from which on it is shown as it was written
-_MIN_COUNTED_CHARS = 60  # characters that a shorter block counts as: it takes as long to render
+_MAX_REPLY_CHARS = 60_000  # maximum characters of a rendered reply; the rest is shown as it was written
+_MIN_COUNTED_CHARS = 60  # minimum characters that a block counts as: shorter blocks take as long to render
 _MAX_LEVEL = 16  # maximum depth of lists and quotes in a rendered block, as the parser counts it
 _MAX_COLUMNS = 12  # maximum columns of a rendered table
 _MIN_WIDTH = 30  # screen width below which no block is rendered
@@ -50,12 +50,12 @@ class Block(NamedTuple):
     """A complete piece of a text: a line of code, or the source of a paragraph, heading, table or item."""
 
     text: str
-    kind: Literal["text", "item", "code", "source"] = "text"  # `source`: a line that is shown as it was written
+    kind: Literal["text", "item", "code", "source"] = "text"  # `source` is a line that is shown as it was written
     begins: bool = True  # False for a further line, or a further item of the same list
 
 
 class TextStream:
-    """The text of one reply, as it arrives."""
+    """The text of one reply, split into blocks as it arrives."""
 
     def __init__(self, *, is_source: bool = False) -> None:
         """Split into blocks, or with `is_source` only into lines."""
@@ -66,7 +66,7 @@ class TextStream:
         self._chars = 0
         self._kind: Literal["", "text", "item"] = ""
         self._fence = ""  # the marker that opened the fenced code
-        self._inner_fence = ""  # the same within an item
+        self._inner_fence = ""  # the marker that opened fenced code within an item
         self._is_after_blank = False
         self._begins = True
 
@@ -83,7 +83,7 @@ class TextStream:
         """Add text, and return the blocks that are complete now."""
         *lines, self._partial = (self._partial + delta).split("\n")
         blocks = [block for line in lines for block in self._count_line(line)]
-        while len(self._partial) > _MAX_BLOCK_CHARS:  # an endless line is not kept until its end
+        while len(self._partial) > _MAX_BLOCK_CHARS:  # a line without an end must not be kept in memory
             piece, self._partial = self._partial[:_MAX_BLOCK_CHARS], self._partial[_MAX_BLOCK_CHARS:]
             blocks += self._count_line(piece)
         return blocks
@@ -108,11 +108,11 @@ class TextStream:
             return self._code(line)
         if self._chars + len(line) > _MAX_BLOCK_CHARS:
             return [*self._flush(), *self._start(line)]
-        if self._kind == "item" and self._belongs_to_item(line):
+        if self._kind == "item" and self._take_item_line(line):
             return self._keep(line)
         if self._kind == "text" and line.strip() and not _starts_block(line):
             return self._keep(line)
-        is_further = self._kind == "item" and _ITEM.match(line) is not None and _is_alike(line, self._lines[0])
+        is_further = self._kind == "item" and _ITEM.match(line) is not None and _is_same_list(line, self._lines[0])
         return [*self._flush(), *self._start(line, is_further=is_further)]
 
     def _code(self, line: str) -> list[Block]:
@@ -122,7 +122,8 @@ class TextStream:
         begins, self._begins = self._begins, False
         return [Block(line, "code", begins)]
 
-    def _belongs_to_item(self, line: str) -> bool:
+    def _take_item_line(self, line: str) -> bool:
+        """Read a line after the first of a list item, and return whether it belongs to the item."""
         if self._inner_fence:
             if _is_closing(line, self._inner_fence):
                 self._inner_fence = ""
@@ -169,8 +170,8 @@ def _starts_block(line: str) -> bool:
     return bool(_FENCE.match(line) or _HEADING.match(line) or _ITEM.match(line))
 
 
-def _is_alike(item: str, other: str) -> bool:
-    """Return whether two items belong to one list: both are numbered, or both have one mark."""
+def _is_same_list(item: str, other: str) -> bool:
+    """Return whether two items belong to one list: both are numbered, or both have the same mark."""
     first_mark, second_mark = item.lstrip()[0], other.lstrip()[0]
     return first_mark == second_mark or (first_mark.isdigit() and second_mark.isdigit())
 
@@ -211,7 +212,7 @@ def render(text: str, width: int) -> list[Line]:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    # without HTML and definitions of references, which would not be shown
+    # HTML and reference definitions would not be shown
     return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("reference")
 
 
@@ -256,7 +257,7 @@ def _renderer() -> tuple[Console, Markdown]:
     from rich.text import Text
 
     class _Heading(Heading):
-        LEVEL_ALIGN = {}  # noqa: RUF012 - all to the left
+        LEVEL_ALIGN = {}  # noqa: RUF012 - headings are aligned left
 
     class _Code(CodeBlock):
         """Code without highlighting, whose time depends on the text."""

@@ -121,7 +121,7 @@ class OutputChannel:
                     self._changed.notify_all()
                 continue
             with self._changed:
-                if self._backlog.size:  # not discarded during the write
+                if self._backlog.size:  # unless it was discarded during the write
                     self._backlog.drop(byte_count)
                 self._changed.notify_all()
 
@@ -223,7 +223,7 @@ def unblock(stream: TextIO) -> TextIO:
     try:
         fd = stream.fileno()
         channel = channel_at(fd)
-    except (OSError, ValueError):  # io.UnsupportedOperation is both
+    except (OSError, ValueError):  # io.UnsupportedOperation is both an OSError and a ValueError
         return stream
     stream.flush()
     return _ChannelStream(channel, fd, stream)

@@ -1,7 +1,7 @@
 """Styled text and the properties of the stream that shows it.
 
 A style is added to sanitized text only: in `StyledText.render` and `sanitized`, text from a model, a server, a file or
-a path loses everything that a terminal obeys.
+a path loses all control sequences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StyledText:
     def render(self) -> str:
         """Return the sanitized text with our escape sequences around it."""
         text = plain_text(self.text)
-        return click.style(text, **self.style) if self.style and text else text  # type: ignore[arg-type]  # click's own
+        return click.style(text, **self.style) if self.style and text else text  # type: ignore[arg-type]  # click's own keywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +101,5 @@ def is_closed(stream: TextIO | None) -> bool:
 
 
 def sanitized(parts: Sequence[str | StyledText]) -> str:
-    """Return the parts as one text that a terminal may obey: only our own styles are escape sequences."""
+    """Return the parts as one text whose only escape sequences are our own styles."""
     return "".join(part.render() if isinstance(part, StyledText) else plain_text(part) for part in parts)

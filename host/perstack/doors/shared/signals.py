@@ -61,13 +61,16 @@ def on_suspended(callback: Callable[[], object]) -> None:
 
 
 def on_continued(callback: Callable[[], object]) -> None:
-    """Call `callback` whenever Ctrl-Z has ended, when the screen may have changed. Call it only in a coroutine."""
+    """Call `callback` each time the process continues after Ctrl-Z, as the screen may have changed.
+
+    Only in a coroutine.
+    """
     asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, callback)
 
 
 @contextmanager
 def cancel_on_stop_signal() -> Generator[None]:
-    """Cancel the block at the first stop signal, so that it cleans up, and end the process at the second."""
+    """Cancel the block at the first stop signal, so that it can clean up; end the process at the second."""
     task = asyncio.current_task()
 
     def on_first_signal() -> None:

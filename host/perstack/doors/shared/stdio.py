@@ -1,4 +1,7 @@
-"""stdin and stdout as lines of a protocol, by two daemon threads that block no Job. Imports nothing heavy."""
+"""stdin and stdout as lines of a protocol, read and written by two daemon threads, so that a slow client blocks no Job.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ class ProtocolStdio:
 
     @classmethod
     def take_over(cls) -> ProtocolStdio:
-        """Take stdin and stdout; other readers find the end of stdin, other writers of stdout write to stderr."""
+        """Take over stdin and stdout.
+
+        Other readers then see the end of stdin; other writers of stdout write to stderr.
+        """
         sys.stdout.flush()
         read_fd, write_fd = os.dup(0), os.dup(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -76,7 +82,7 @@ class ProtocolStdio:
     def start(
         self, parse: Callable[[bytes], _Message], protocol: str, first: bytes | None = None
     ) -> AsyncGenerator[_Message]:
-        """Start the threads; return what `parse` makes of `first` and each line, and report ValueErrors on stderr."""
+        """Start the threads; yield `parse` of `first` and of each line, and report its ValueErrors on stderr."""
         import asyncio
 
         loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None](_MAX_READ_AHEAD)
@@ -112,7 +118,7 @@ class ProtocolStdio:
                 notice(str(error))
             hand_over(None)
         except RuntimeError:
-            return  # the loop has ended first
+            return  # the event loop has already ended
 
     def _pump_out(self) -> None:
         while True:
@@ -121,7 +127,7 @@ class ProtocolStdio:
             try:
                 loop.call_soon_threadsafe(_tell, future, is_written)
             except RuntimeError:
-                return  # the loop has ended first
+                return  # the event loop has already ended
 
 
 async def _messages(
@@ -158,7 +164,7 @@ def _lines(fd: int) -> Iterator[bytes]:
         size += len(partial)
         if size > MAX_MESSAGE_BYTES:
             raise _MessageTooLong(
-                f"the client sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB; the server ends"
+                f"the client sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB: the server stops"
             )
 
 

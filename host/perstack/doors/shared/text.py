@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Fitting a table to a screen: ids stay whole, texts are cut, then columns are dropped in a fixed order.
 
 GAP = 2  # cells between two columns
-_MIN_TEXT_CELLS = 16  # cells that a text column keeps until no further column can be dropped
+_MIN_TEXT_CELLS = 16  # minimum cells of a text column while another column can still be dropped
 _MAX_PLAIN_CELLS = 32  # maximum cells of a column that is neither an id nor a text, if the width is limited
 
 

@@ -1,4 +1,4 @@
-"""Files of the workspace for a program or model outside: those that tools may read, and no others."""
+"""Read files of the workspace for an outside program or model: only files that tools may read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from perstack.system.project_states import is_state_of_project
 from perstack.toolkit.context import Blob
 
 if TYPE_CHECKING:
-    from perstack.core.runs.questions import OpenQuestion
+    from perstack.core.runs.open_questions import OpenQuestion
     from perstack.engine.context.host_setup import HostSetup
     from perstack.host import Host
 
 
 async def read_workspace_file(host: Host, location: str) -> Blob:
-    """Read a file of the workspace, by path or `file:` address, for a caller who may read no others.
+    """Read a file of the workspace, by path or `file:` address, for a caller who may read no other files.
 
     Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
     """
@@ -33,7 +33,7 @@ async def read_workspace_file(host: Host, location: str) -> Blob:
 async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
     """Return the workspace in which a person may see the file that a call would change.
 
-    None for a file that is off limits to tools: a person who answers from outside may read no more than they.
+    None if the file is off limits to tools: a person who answers from outside may read no more than tools.
     """
     context, path = host.jobs.source.setup, question.args.get("path")
     if isinstance(path, str) and await asyncio.to_thread(_is_hidden, context, path):

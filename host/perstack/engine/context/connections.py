@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.config.project import ProjectPlace
+from perstack.config.project_place import ProjectPlace
 from perstack.core.definitions.project import Project
-from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.registry import Plugins
+from perstack.engine.plugins.trust_checks import TrustCheck
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
 from perstack.ports.storage import Storage
@@ -114,7 +114,7 @@ class Dispatching:
 
         Raises UsageError and DispatcherError.
         """
-        from perstack.engine.log.storage import ensure_storage_name
+        from perstack.engine.log.storage_access import ensure_storage_name
 
         dispatcher = self.require()
         if self._storage_name is None:

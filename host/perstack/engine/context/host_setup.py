@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.project import folder_of
-from perstack.config.settings import resolve_sandbox, resolve_settings
+from perstack.config.project_place import folder_of
+from perstack.config.resolved_settings import resolve_sandbox, resolve_settings
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -30,9 +30,8 @@ from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
-from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.providers import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import (
     Runtimes,
@@ -41,6 +40,7 @@ from perstack.engine.plugins.runtimes import (
     reachable,
     relocate_policy,
 )
+from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -140,10 +140,14 @@ class HostSetup:
         self.agreement.check_definition()
         settings = self.providers.settings(self.project, expert, self.overrides)
         self.providers.check(settings, self.project, expert)
-        if self.providers.get(settings.provider).player is None:
-            for delegate in with_delegates(self.project, expert.delegates):
-                self.providers.check_tools(self.project, delegate, self.overrides)
+        self.check_tools(with_delegates(self.project, expert.delegates), settings)
         return expert
+
+    def check_tools(self, delegates: Iterable[Expert], settings: RunSettings) -> None:
+        """Raise UsageError if a provider lacks a tool that a delegate wants. `settings` are the Coordinator's."""
+        if self.providers.get(settings.provider).player is None:
+            for delegate in delegates:
+                self.providers.check_tools(self.project, delegate, self.overrides)
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""

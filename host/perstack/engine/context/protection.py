@@ -2,7 +2,7 @@
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
 are protected wherever they are (`core.files.file_names`): files of variables, definitions, git's own, and the state of
-any project. `perstack.trust.protection` finds the files that are run: without it no Job is driven.
+any project. `perstack.trust.run_files` finds the files that are run: without it no Job is driven.
 
 | kind | file tools | programs in a sandbox |
 | --- | --- | --- |

@@ -17,9 +17,9 @@ from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.skills import JobSkills
-    from perstack.engine.runs.decisions import LiveQuestions  # reading Jobs needs none of it
+    from perstack.engine.plugins.job_skills import JobSkills
     from perstack.engine.runs.job_drive import JobDrive, StopFlags
+    from perstack.engine.runs.person_decisions import LiveQuestions  # reading Jobs needs none of it
 
 _MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
 _MAX_KEPT_S = 3600.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perstack.core.base.ids import OwnerKind
 from perstack.engine.log.event_log import job_ids
-from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Start
 from perstack.ports.storage import Storage

@@ -9,9 +9,10 @@ from perstack.core.base.ids import By
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.engine.context.host_setup import HostSetup, SetupSource
+from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import JobRequest, JobRunner
+from perstack.engine.jobs.runner import JobRunner
 from perstack.ports.parts import Part
 
 

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from perstack.config.settings import with_one_model
+from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import check_labels, check_query, expired_jobs
+from perstack.core.jobs.queries import check_query, expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StoredEvent
@@ -26,15 +26,16 @@ from perstack.core.runs.events.context import CompactHistory, StartCompaction
 from perstack.core.runs.events.generations import Retry
 from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
+from perstack.engine.jobs.job_request import JobRequest, checked_fields, takes_caller_fields
 from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.jobs.runner import JobRequest, JobRunner
+from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
@@ -44,9 +45,12 @@ from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from pydantic import BaseModel, JsonValue
 
-    from perstack.core.jobs.answers import UnreadAnswer
+    from perstack.core.jobs.answer_reading import UnreadAnswer
+    from perstack.core.runs.start import CallerFields
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
 
     class Question(Protocol):
@@ -101,6 +105,7 @@ class Jobs(JobReader):
         """Return these Jobs, whose new Runs use that model; None for the configured one."""
         return self if model is None else self.with_context(SetupSource(self.source.setup.with_model(model)))
 
+    @takes_caller_fields
     async def run(
         self,
         expert_key: str,
@@ -108,9 +113,9 @@ class Jobs(JobReader):
         *,
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
         output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
+        **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
         """Start a new Job and drive it until it ends or stops. A cancelled call is recorded as an interrupt.
 
@@ -118,10 +123,11 @@ class Jobs(JobReader):
         by the pydantic model `output`, and is `output` of the summary. Raises UsageError, before anything is written,
         if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
-        labels, results = check_labels(labels or {}), result_reader(output)
-        job_request = JobRequest(expert_key, query, job_id, attachments, labels, results)
+        results = result_reader(output)
+        job_request = JobRequest(expert_key, query, job_id, attachments, checked_fields(caller_fields), results)
         return await self.runner.run_new(self.source.setup, job_request, on_event=on_event)
 
+    @takes_caller_fields
     async def submit(
         self,
         expert_key: str,
@@ -129,15 +135,16 @@ class Jobs(JobReader):
         *,
         at: int | None = None,
         priority: int = 0,
-        labels: Mapping[str, str] | None = None,
         attachments: Sequence[Attachable] = (),
         job_id: str | None = None,
         by: By | None = None,
+        **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
         """Record a new Job for a worker to drive. See `JobQueue.submit`."""
-        job_request = JobRequest(expert_key, query, job_id, attachments, check_labels(labels or {}))
+        job_request = JobRequest(expert_key, query, job_id, attachments, checked_fields(caller_fields))
         return await self.queue.submit(job_request, at=at, priority=priority, by=by)
 
+    @takes_caller_fields
     async def continue_job(
         self,
         expert_key: str,
@@ -146,32 +153,33 @@ class Jobs(JobReader):
         job_id: str | None = None,
         resume_from: str | None = None,
         attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
         output: type[BaseModel] | None = None,
         on_event: OnEvent | None = None,
+        **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
         """Start a new Run with the messages of the Coordinator's last one, or of the checkpoint `resume_from`.
 
         `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's. `output` parses
         the result of the new Run, as for `run`.
         """
-        labels, results = check_labels(labels or {}), result_reader(output)
+        new_fields, results = checked_fields(caller_fields), result_reader(output)
         context = results.add_to(self.source.setup)
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
-        job_id = await self.resolve(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments)
+        job_id = await self.id_or_latest(job_id)
+        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             base = await self._base(job, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await store_attachments(self.storage, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return NewRun(expert, query, labels, contents, continued_from=origin, base_run=base)
+            return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
 
-        return results.read(await self.runner.run_existing(context, job_id, decide, on_event))
+        return results.read(
+            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+        )
 
     async def answer(
         self,
@@ -190,20 +198,20 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job.
 
-        `perstack.core.jobs.answers` defines how an answer is read. `question_id`, or `question`, which may be the event
-        of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
-        or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that answers,
-        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
-        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job. `output`
-        is the model that the Job was begun with, see `resume`.
+        `perstack.core.jobs.answer_reading` defines how an answer is read. `question_id`, or `question`, which may be
+        the event of a stream, guards against answering another question; an approval of a call needs it, and is `yes`,
+        `always` or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that
+        answers, if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers
+        again. With `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted
+        Job. `output` is the model that the Job was begun with, see `resume`.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
         """
         question_id = asked_id(question, question_id)
         event_id = question_id or (resume_from if job_id is None else None)
-        job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
-        from perstack.engine.jobs.answers import answer_current, answer_in_branch
+        job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
+        from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
         given_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
@@ -259,13 +267,13 @@ class Jobs(JobReader):
         begun with: it parses the result here, too. Raises UsageError for a Job that is completed or waits for an
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
-        job_id, results = await self.resolve(job_id), result_reader(output)
+        job_id, results = await self.id_or_latest(job_id), result_reader(output)
         context = results.checking(self.source.setup)
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
-            from perstack.engine.runs.decisions import PersonDecisions
+            from perstack.engine.runs.person_decisions import PersonDecisions
 
             run = job.coordinator
             results.check_recorded(run)
@@ -299,7 +307,7 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.resolve(job_id), self.source.setup
+        job_id, context = await self.id_or_latest(job_id), self.source.setup
         overrides = context.overrides
         context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
@@ -481,6 +489,6 @@ def person_answer(
     signal: str | None = None,
 ) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answers import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
 
     return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

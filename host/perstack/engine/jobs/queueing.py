@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary
     from perstack.engine.context.host_setup import HostSetup
     from perstack.engine.log.run_session import RunSession
-    from perstack.engine.plugins.agreements import ToolLock
     from perstack.engine.plugins.knowledge import Knowledge
+    from perstack.engine.plugins.trust_checks import ToolLock
     from perstack.engine.runs.job_drive import JobDrive
 
 

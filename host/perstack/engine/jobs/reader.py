@@ -27,7 +27,7 @@ from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent, as_listener
-from perstack.engine.log.storage import heads_in_summary, read_summary
+from perstack.engine.log.storage_access import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage
@@ -63,7 +63,7 @@ class JobReader:
 
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
-        job_id = await self.resolve(job_id)
+        job_id = await self.id_or_latest(job_id)
         cached = await read_summary(self.storage, job_id, JobSummary)
         if cached is None or cached.id != job_id:  # copied from another Job
             return await self._derive(job_id)
@@ -93,10 +93,10 @@ class JobReader:
                 return JobPage(tuple(jobs), after)
 
     @overload
-    async def find(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
+    async def complete_id(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
     @overload
-    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
-    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
+    async def complete_id(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
+    async def complete_id(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
         """Return the id for what a person typed: a complete id, a unique prefix, `@last` or `@last~N`; None for None.
 
         Raises UsageError that lists all matches of an ambiguous prefix.
@@ -128,27 +128,27 @@ class JobReader:
                 raise
             return _unreadable_job(job_id, error)
 
-    async def resolve(self, job_id: str | None) -> str:
+    async def id_or_latest(self, job_id: str | None) -> str:
         """Return the checked id, or without one the id of the latest Job. Raises NotFound and UsageError."""
         return await nth_latest_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> Job:
         """Return a Job with the states of its Runs. Raises NotFound, and StorageError for a wrong job.json."""
-        job_id = await self.resolve(job_id)
+        job_id = await self.id_or_latest(job_id)
         job = await load_job(self.storage, job_id)
         if job.runs and not job.coordinators:
             raise Damaged(
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
         if not job.runs:
-            if await self.has_begun(job_id) == "removed":
+            if await self.begun_state(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return job
 
-    async def has_begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+    async def begun_state(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
@@ -214,7 +214,7 @@ class JobReader:
 
     async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> Sequence[RunLog]:
         """Return the unparsed logs of a Job's Runs, or of one Run, up to the first damage."""
-        job_id = await self.resolve(job_id)
+        job_id = await self.id_or_latest(job_id)
         ids = await run_ids(self.storage, job_id)
         if run_id is not None and run_id not in ids:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
@@ -223,7 +223,7 @@ class JobReader:
 
     async def last_lines(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
         """Return the last lines of each log, at most `count`, unparsed and possibly unchecked."""
-        job_id = await self.resolve(job_id)
+        job_id = await self.id_or_latest(job_id)
         ids = await run_ids(self.storage, job_id)
         return [RunLog(run_id, await self.storage.end(RunRef(job_id, run_id), count)) for run_id in ids]
 
@@ -240,7 +240,7 @@ class JobReader:
         `queued`: also wait for a Job without a driver that a worker may claim. `after`: the number of events of each
         Run that are known already. `on_caught_up` is called each time all stored events were yielded.
         """
-        watched_id = await self.resolve(job_id)
+        watched_id = await self.id_or_latest(job_id)
 
         async def is_over() -> bool:
             summary = await self.job(watched_id)

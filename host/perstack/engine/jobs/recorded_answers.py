@@ -1,4 +1,4 @@
-"""Answers of a recording to a stopped Job; `perstack.recordings.answers` finds them."""
+"""Answers of a recording to a stopped Job; `perstack.recordings.answer_playback` finds them."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
 """Drive Jobs in this process: what every operation that begins or continues a Job shares.
 
-`JobRunner.run_existing` takes, in this order, a slot of the process's Job limit, the lease of the Job on a workspace
-that is not being rewound, and the guard of leftover programs; it loads the Job, lets the operation's `decide` check it,
-and drives it, or queues it for a worker. `decide` writes nothing: it returns the Run that begins or resumes, as data.
-`ActiveJobs` (active_jobs.py) holds the tasks that drive Jobs, to stop them.
+The steps are the same for all. *Prepare*: check everything that can be missing here (definition, lock, Agent Skills,
+keys, sandbox), and keep what was found in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record
+the Run's first event from them, in memory. *Drive*: `RunLoop` writes it and performs commands; or the Job is queued for
+a worker. A new Job is prepared before it is created. `run_existing` takes, in this order, a slot of the process's Job
+limit, the lease of the Job on a workspace that is not being rewound, and the guard of leftover programs; it loads the
+Job and lets the operation's `decide` check it. `decide` writes nothing: it returns the Run that begins or resumes, as
+data. `ActiveJobs` (active_jobs.py) holds the tasks that drive Jobs, to stop them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,15 +27,15 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.model_output import ResultReader
+from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.runs.inputs import Attachable, read_attachments
+from perstack.engine.plugins.trust_checks import ToolLock
+from perstack.engine.runs.inputs import StoreAttachments, read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part
@@ -42,8 +45,7 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
-    from perstack.engine.runs.decisions import PersonDecisions
+    from perstack.engine.runs.beginning import NewRun, PreparedRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.job_drive import JobDrive, StopFlags, WorkerRole
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
@@ -67,18 +69,6 @@ class RunnableContext:
         knowledge = setup.knowledge(tool_lock)
         await knowledge.read(with_delegates(setup.project, (expert_key,)))
         return cls(setup, tool_lock, knowledge)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A caller's request for a new Job. `labels` and the model of `results` are checked, the rest needs a context."""
-
-    expert_key: str
-    query: str
-    job_id: str | None
-    attachments: Sequence[Attachable]
-    labels: Mapping[str, str]
-    results: ResultReader = field(default_factory=ResultReader)
 
 
 WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
@@ -110,32 +100,21 @@ class JobRunner:
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
         setup, job_id = job_request.results.add_to(setup), job_request.job_id
-        listener, query = as_listener(on_event), check_query(job_request.query)
-        key = job_request.expert_key
-        expert = setup.expert(key) if queue is not None else setup.check_ready(key)
-        setup.project.check_guarded(expert.key)
-        setup.audit.check()
-        if queue is None:
-            await setup.check_sandbox(expert)
-        runnable = await RunnableContext.read(setup, expert.key)
-        runnable.knowledge.with_skill_digests(expert)
-        if queue is not None:
-            setup.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(setup.project, (expert.key,)))
-        store_attachments = await read_attachments(setup, expert.key, job_request.attachments)
+        listener = as_listener(on_event)
+        runnable, prepared_run = await self._prepare_job(setup, job_request, is_driven_here=queue is None)
+        attachments = job_request.attachments
+        store_attachments = await read_attachments(setup, prepared_run.expert.key, attachments) if attachments else None
 
-        async def work() -> JobSummary:
-            from perstack.engine.runs.beginning import NewRun
-
+        async def begin_and_drive() -> JobSummary:
             async with job_slots().hold():
                 created_id = await self._new_job(job_id)
                 async with self._leased(created_id) as stop:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
-                    contents = await store_attachments(self._reader.storage, created_id)
-                    new = NewRun(expert, query, job_request.labels, contents)
-                    return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
+                    start = await self._with_attachments(prepared_run, store_attachments, created_id)
+                    return await self._drive_or_queue(runnable, Job(created_id), start, listener, stop, queue)
 
-        return job_request.results.read(await in_own_task(work()))
+        return job_request.results.read(await in_own_task(begin_and_drive()))
 
     async def run_existing(
         self,
@@ -145,31 +124,37 @@ class JobRunner:
         on_event: OnEvent | None,
         *,
         resumes: bool = False,
+        store_attachments: StoreAttachments | None = None,
         queue: Callable[[Job], Awaitable[QueueRequest | None]] | None = None,
     ) -> JobSummary:
         """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
-        `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with. `queue`
-        returns how the Job is queued; None to drive it.
+        `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with.
+        `store_attachments` stores those of a new Run's query. `queue` returns how the Job is queued; None to drive it.
         """
         setup.audit.check()
         listener = as_listener(on_event)
         tool_lock = setup.lock()  # report a broken lock before the lease is taken
 
-        async def work() -> JobSummary:
+        async def continue_and_drive() -> JobSummary:
+            from perstack.engine.runs.beginning import PreparedRun
+
             async with job_slots().hold(), self._leased(job_id) as stop:
                 job = await self._reader.load(job_id)
                 check_not_closed(job)
-                start = await decide(job)
+                decided_start = await decide(job)
                 queue_request = None if queue is None else await queue(job)
-                if not resumes:  # nothing awaits the delegates of the earlier Run
-                    await self.stop_remote(job)
+                if not resumes:
                     runnable = await RunnableContext.read(setup, job.coordinator.start.expert_key, tool_lock)
+                    await self.stop_remote(job)  # nothing awaits the delegates of the earlier Run
                 else:
                     runnable = await self.context_of(setup, job, tool_lock)
-                return await self.drive(runnable, job, start, listener, stop, queue=queue_request)
+                start = await self._prepare(runnable, job, decided_start, is_driven_here=queue_request is None)
+                if isinstance(start, PreparedRun):
+                    start = await self._with_attachments(start, store_attachments, job_id)
+                return await self._drive_or_queue(runnable, job, start, listener, stop, queue_request)
 
-        return await in_own_task(work())
+        return await in_own_task(continue_and_drive())
 
     @asynccontextmanager
     async def leased_queued(self, job_id: str) -> AsyncGenerator[StopFlags]:
@@ -187,40 +172,41 @@ class JobRunner:
     async def drive(
         self,
         runnable: RunnableContext,
-        loaded_job: Job,
-        start: NewRun | ResumedRun,
+        job: Job,
+        start: PreparedRun | ResumedRun,
         on_event: EventListener | None,
         stop: StopFlags,
         *,
         worker: WorkerRole | None = None,
-        queue: QueueRequest | None = None,
     ) -> JobSummary:
-        """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
-        summary = await self._drive_once(runnable, loaded_job, start, on_event, stop, worker, queue)
-        while summary.asking is not None:
-            if not loaded_job.plays_recording:
-                break
-            loaded_job = await self._reader.load(summary.id)
-            recorded = runnable.setup.parts.get(RECORDED_ANSWERS).recorded_answer(runnable.setup, loaded_job)
+        """Begin or resume a Run of a Job and drive it until it stops, and on while a recording answers its questions.
+
+        The caller has checked that this machine can apply the sandbox policy of the Run.
+        """
+        summary = await self._drive_until_stop(runnable, job, start, on_event, stop, worker)
+        while summary.asking is not None and job.plays_recording:
+            job = await self._reader.load(summary.id)
+            recorded = runnable.setup.parts.get(RECORDED_ANSWERS).recorded_answer(runnable.setup, job)
             if recorded is None:
                 break
-            summary = await self._drive_once(runnable, loaded_job, recorded, on_event, stop, None, None)
+            summary = await self._drive_until_stop(runnable, job, recorded, on_event, stop, None)
         return summary
 
     def job_drive(
         self,
         runnable: RunnableContext,
         job: Job,
+        start: PreparedRun | ResumedRun,
         on_event: EventListener | None,
         stop: StopFlags,
         *,
-        decisions: PersonDecisions | None = None,
         worker: WorkerRole | None = None,
         is_driven_here: bool = True,
     ) -> JobDrive:
         """Return the context of a Job to drive; without a `worker` this process is none."""
-        from perstack.engine.runs.decisions import NO_DECISIONS
+        from perstack.engine.runs.beginning import ResumedRun
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
+        from perstack.engine.runs.person_decisions import NO_DECISIONS
 
         return JobDrive(
             runnable.setup,
@@ -228,43 +214,103 @@ class JobRunner:
             runnable.setup.emitter(on_event),
             runnable.tool_lock,
             runnable.knowledge,
-            decisions=decisions or NO_DECISIONS,
+            decisions=start.decisions if isinstance(start, ResumedRun) else NO_DECISIONS,
             worker=worker or NO_WORKER,
             stop=stop,
             is_driven_here=is_driven_here,
         )
 
-    async def _drive_once(
+    # --- preparing ------------------------------------------------------------------------------------------------
+
+    async def _prepare_job(
+        self, setup: HostSetup, job_request: JobRequest, *, is_driven_here: bool
+    ) -> tuple[RunnableContext, PreparedRun]:
+        """Check that a new Job can begin. For a worker's, only what must be here is checked. Writes nothing."""
+        from perstack.engine.runs.beginning import NewRun, prepare_run
+
+        query, expert = check_query(job_request.query), setup.expert(job_request.expert_key)
+        setup.project.check_guarded(expert.key)
+        setup.audit.check()
+        runnable = await RunnableContext.read(setup, expert.key)
+        setup, knowledge = runnable.setup, runnable.knowledge
+        new = NewRun(expert, query, job_request.caller_fields)
+        prepared_run = prepare_run(setup, knowledge, new, steps_before=0, is_driven_here=is_driven_here)
+        if is_driven_here:
+            delegates = with_delegates(setup.project, expert.delegates)
+            setup.check_tools(delegates, prepared_run.settings)
+            await setup.check_policies((prepared_run.policy, *map(setup.policy, delegates)))
+        else:
+            setup.parts.get(QUEUEING).check_bundle(knowledge, with_delegates(setup.project, (expert.key,)))
+        return runnable, prepared_run
+
+    async def _prepare(
+        self, runnable: RunnableContext, job: Job, start: NewRun | ResumedRun, *, is_driven_here: bool
+    ) -> PreparedRun | ResumedRun:
+        """Check that a Run of a Job can begin, or that a resumed one has its sandbox. Records nothing."""
+        from perstack.engine.runs.beginning import ResumedRun, prepare_run
+
+        setup = runnable.setup
+        if isinstance(start, ResumedRun):
+            if is_driven_here:
+                await setup.check_policies((start.run.start.sandbox,))
+            return start
+        prepared_run = prepare_run(
+            setup, runnable.knowledge, start, steps_before=job.total_steps, is_driven_here=is_driven_here
+        )
+        if is_driven_here:
+            await setup.check_policies((prepared_run.policy,))
+        return prepared_run
+
+    async def _with_attachments(
+        self, prepared_run: PreparedRun, store: StoreAttachments | None, job_id: str
+    ) -> PreparedRun:
+        """Store the attachments of a Run that can begin. Return it with them."""
+        contents = () if store is None else await store(self._reader.storage, job_id)
+        return replace(prepared_run, new=replace(prepared_run.new, attachments=contents)) if contents else prepared_run
+
+    # --- driving and queueing -------------------------------------------------------------------------------------
+
+    async def _drive_or_queue(
         self,
         runnable: RunnableContext,
-        loaded_job: Job,
-        start: NewRun | ResumedRun,
+        job: Job,
+        start: PreparedRun | ResumedRun,
+        on_event: EventListener | None,
+        stop: StopFlags,
+        queue: QueueRequest | None,
+    ) -> JobSummary:
+        from perstack.engine.runs.beginning import RunStarter
+
+        if queue is None:
+            return await self.drive(runnable, job, start, on_event, stop)
+        setup, drive = runnable.setup, self.job_drive(runnable, job, start, on_event, stop, is_driven_here=False)
+        session = RunStarter(drive).start(start)
+        await self.active.close_skills(job.id)
+        async with setup.audit.anchored(job):
+            return await setup.parts.get(QUEUEING).enqueue(drive, session, queue)
+
+    async def _drive_until_stop(
+        self,
+        runnable: RunnableContext,
+        job: Job,
+        start: PreparedRun | ResumedRun,
         on_event: EventListener | None,
         stop: StopFlags,
         worker: WorkerRole | None,
-        queue: QueueRequest | None,
     ) -> JobSummary:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
         from perstack.engine.runs.job_drive import Allowance
         from perstack.engine.runs.loop import RunLoop
 
-        setup, decisions = runnable.setup, start.decisions if isinstance(start, ResumedRun) else None
-        is_driven_here, heads = queue is None, dict(loaded_job.heads)
-        drive = self.job_drive(
-            runnable, loaded_job, on_event, stop, decisions=decisions, worker=worker, is_driven_here=is_driven_here
-        )
+        setup, heads = runnable.setup, dict(job.heads)
+        drive = self.job_drive(runnable, job, start, on_event, stop, worker=worker)
         session = RunStarter(drive).start(start)
-        if queue is not None:
-            await self.active.close_skills(loaded_job.id)
-            async with setup.audit.anchored(loaded_job):
-                return await setup.parts.get(QUEUEING).enqueue(drive, session, queue)
-        run = session.run
-        await setup.check_policies((run.start.sandbox,))  # before anything is written
         await self.active.continue_skills(drive, heads, resumes=isinstance(start, ResumedRun))
-        drive.emit.display(runtime_begins(run.start, run.limits, setup.storage.location, setup.clock.now()))
-        async with setup.audit.anchored(loaded_job):
+        start_run, limits = session.run.start, session.run.limits
+        drive.emit.display(runtime_begins(start_run, limits, setup.storage.location, setup.clock.now()))
+        async with setup.audit.anchored(job):
             try:
-                with self.active.showing(loaded_job.id, drive.questions):
+                with self.active.showing(job.id, drive.questions):
                     summary = await RunLoop(drive, await Allowance.open(drive, session)).drive_job(session)
             except BaseException:
                 await drive.close()
@@ -319,7 +365,7 @@ class JobRunner:
 
     async def _check_not_begun(self, job_id: str) -> None:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
-        state = await self._reader.has_begun(job_id)
+        state = await self._reader.begun_state(job_id)
         if state == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":

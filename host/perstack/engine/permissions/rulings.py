@@ -20,7 +20,7 @@ from pathlib import Path
 from perstack.core.definitions.permissions import RuleSet, StandingApproval
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.messages.messages import ToolCallPart
-from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, policy_call
+from perstack.core.permissions.policy_calls import PathResolver, PolicyCall, Resolve, policy_call
 from perstack.core.runs.commands import Call
 from perstack.core.runs.state import Run
 from perstack.engine.permissions.changed_files import content_digest
@@ -124,7 +124,7 @@ class Rulings:
 
     async def is_allowed(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> bool:
         """Return whether these rules allow a call without a question."""
-        from perstack.core.permissions.decisions import decide_call
+        from perstack.core.permissions.rule_decisions import decide_call
 
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return rule_call is not None and (await asyncio.to_thread(decide_call, chain, rule_call)).decision == "allow"

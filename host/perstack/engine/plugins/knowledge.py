@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from perstack.config.settings import wants_agents_md
+from perstack.config.resolved_settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import AgentSkill, agent_skills
-from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.engine.plugins.tool_catalogue import OfferedTool
+from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.ports.parts import Part
 
 

@@ -80,8 +80,8 @@ def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | N
 
 def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
     """Return which rule keeps a tool away; None if none does."""
-    from perstack.core.permissions.calls import PolicyCall
-    from perstack.core.permissions.decisions import decide_offer
+    from perstack.core.permissions.policy_calls import PolicyCall
+    from perstack.core.permissions.rule_decisions import decide_offer
 
     ruling = decide_offer(rules, PolicyCall(tool.name, PROVIDER, shown=tool.alias))
     return None if ruling.decision == "allow" else ruling.said

@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
-from perstack.config.settings import Candidates, ChosenSettings, provider_setting, resolve_provider, resolve_settings
+from perstack.config.resolved_settings import (
+    Candidates,
+    ChosenSettings,
+    provider_setting,
+    resolve_provider,
+    resolve_settings,
+)
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
@@ -18,9 +24,9 @@ from perstack.core.runs.display_events import WaitReason
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
+from perstack.engine.plugins.trust_checks import TrustCheck
 from perstack.errors import MissingCredential, PerstackError, UsageError
 from perstack.next_steps import Continue, Inspect, SetOption
 from perstack.ports.parts import Part, Parts

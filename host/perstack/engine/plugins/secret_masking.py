@@ -88,7 +88,7 @@ class SecretVault:
 
     def stricter(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
         """Return the stricter of two rulings on a call, with texts masked. One in `filled_decided` does not approve."""
-        if _strictness(filled_decided) <= _strictness(shown_decided):
+        if filled_decided.strictness <= shown_decided.strictness:
             return shown_decided
         texts = {
             "problem": filled_decided.problem and self.mask(filled_decided.problem),
@@ -234,10 +234,6 @@ def _lines(args: JsonObject, subject: Subject | None) -> Iterable[str]:
         if re.fullmatch(_CODE_FOLLOWS, previous) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
             yield word
         previous = word
-
-
-def _strictness(decided: DecidedCall) -> int:
-    return 3 if decided.kind == "refused" else 2 if decided.asks else 1 if decided.approved_by else 0
 
 
 def _is_telling(value: str) -> bool:

@@ -35,11 +35,11 @@ from perstack.core.definitions.skills import (
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import History, ToolCallPart
 from perstack.core.messages.tool_search import DEFAULT_RESULTS, SEARCH_TOOL, RevealedTools, divide, result_text, search
-from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
+from perstack.core.runs.context_window import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agreements import INSTRUCTIONS, JudgedTool
+from perstack.engine.plugins.trust_checks import INSTRUCTIONS, JudgedTool
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.concurrency import violation_of
 
@@ -190,8 +190,8 @@ class Catalogue:
         ]
         return matches[0] if len(matches) == 1 else None
 
-    async def decide(self, part: ToolCallPart) -> DecidedCall:
-        """Return the decision about a call; an invalid call is refused with a message for the model."""
+    def look_up(self, part: ToolCallPart) -> DecidedCall:
+        """Return a call of a tool of this Run; a call of any other is refused with a message for the model."""
         offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
@@ -202,12 +202,6 @@ class Catalogue:
             elif part.tool_name == CREATE_EXPERT:
                 reasons.append("Only a person makes an Expert, in perstack.toml.")
             return _refuse(part, " ".join((problem, *reasons)))
-        if part.raw_args is not None:
-            return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
-        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
-        if violation is not None:
-            place = f" at {violation.place}" if violation.place else ""
-            return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
         spec, judged = offered.spec, offered.judged
         return DecidedCall(
             id=part.tool_call_id,
@@ -221,6 +215,17 @@ class Catalogue:
             definition="" if judged is None else judged.definition,
             changed="" if judged is None else judged.changed,
         )
+
+    async def check_arguments(self, part: ToolCallPart, decided: DecidedCall) -> DecidedCall:
+        """Return the call; refused, with a message for the model, if its arguments do not fit the tool's schema."""
+        offered = self._by_name[part.tool_name]
+        if part.raw_args is not None:
+            return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
+        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
+        if violation is None:
+            return decided
+        place = f" at {violation.place}" if violation.place else ""
+        return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
 
     async def _search(self, tool_call: ToolCall) -> ToolResult:
         most = tool_call.args.get("most")

@@ -16,6 +16,7 @@ from perstack.config.grants import ProjectGrant
 from perstack.core.definitions.exec_grant import REMEDY
 from perstack.core.definitions.permissions import GRANT, OPEN, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
+from perstack.core.definitions.skills import RULES_STAGE
 from perstack.core.definitions.tool_definitions import definition_diff
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import (
@@ -52,7 +53,7 @@ _DENIED_NOTICE = (
 
 
 async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
-    """Record the decision on a call that needs approval, or that it waits for a person's."""
+    """Record the decision on a call that needs approval if no person is asked, or else that it waits for a person."""
     session, drive = run_drive.session, run_drive.drive
     subject = await approval_subject(run_drive, call)
     granted, doubts = await _decision_by_grant(run_drive, call)
@@ -96,9 +97,14 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     rulings, catalogue = run_drive.drive.rulings, run_drive.catalogue
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
-        await rulings.offers(call, catalogue, run_drive.session.run.rules),
+        await rulings.offers(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
         await rulings.content(call),
     )
+
+
+def _is_asked_by_rules(call: Call) -> bool:
+    """Return whether a rule asks: the question of another stage is not settled by a rule or a grant."""
+    return call.decided.decider == RULES_STAGE
 
 
 def show_progress(run_drive: RunDrive, call: Call) -> Callable[[str], None]:
@@ -144,7 +150,7 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
     tool = run_drive.catalogue.find(call.decided)
     judged = None if tool is None else tool.judged
     changes = () if judged is None or not call.decided.changed else judged.changes
-    if run_drive.plays_recording:
+    if run_drive.plays_recording or not _is_asked_by_rules(call):
         return None, _Doubts(changes)
     drive, run = run_drive.drive, run_drive.session.run
     grants = await asyncio.to_thread(drive.setup.grants.readable)
@@ -185,7 +191,8 @@ def _divided(
 async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision that needs no person; None if a person must be asked."""
     run, setup = run_drive.session.run, run_drive.drive.setup
-    if run.asks_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
+    is_of_exec = run.asks_exec and _is_asked_by_rules(call)
+    if is_of_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
         return await _decide_exec(run_drive, call)
     text = _REMEDY_OF_CHANGE if call.decided.changed else ""
     return SettledApproval(Approval(decision="no", text=text)) if setup.overrides.unattended else None

@@ -18,7 +18,7 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.jobs.budget import Grant, is_uncharged
+from perstack.core.jobs.budget_ledger import Grant, is_uncharged
 from perstack.core.messages.adaptations import (
     MAX_RUNGS,
     REFUSAL_STATUSES,
@@ -54,7 +54,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import OpenProvider, Prices, Turns
-from perstack.engine.runs.budget import UnknownPrice
+from perstack.engine.runs.job_budget import UnknownPrice
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider

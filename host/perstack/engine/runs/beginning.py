@@ -1,15 +1,19 @@
-"""Begin and resume Runs: compute their recorded settings and record their first event."""
+"""Begin and resume Runs: compute their recorded settings and record their first event.
+
+A new Run takes two steps. `prepare_run` checks that it can begin here and computes what its first event records: the
+definition, model and sandbox; nothing is recorded or written. `RunStarter.begin` records the event from the
+`PreparedRun`, and checks nothing again. `RunStarter.resume` checks a stopped Run and records that it resumes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from perstack.config.settings import (
+from perstack.config.resolved_settings import (
     exec_grant_of,
     masks_secrets,
-    resolve_sandbox,
     rule_sets,
     with_recorded_choices,
 )
@@ -31,13 +35,14 @@ from perstack.core.runs.events.lifecycle import ResumeReason, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.log.run_session import RunSession
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import RunSettings
-from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
-from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.engine.runs.job_drive import JobDrive
+from perstack.engine.runs.person_decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
@@ -51,7 +56,7 @@ class NewRun:
 
     expert: Expert
     query: str
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
@@ -61,6 +66,31 @@ class NewRun:
     outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
     above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     shared_limits: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A new Run that can begin here, and what its first event records of its definition and settings."""
+
+    new: NewRun
+    expert: Expert  # with the digests of its Agent Skills
+    settings: RunSettings
+    policy: SandboxPolicy | None
+
+
+def prepare_run(
+    setup: HostSetup, knowledge: Knowledge, new: NewRun, *, steps_before: int, is_driven_here: bool = True
+) -> PreparedRun:
+    """Check that a new Run can begin, and compute what it records. Raises UsageError or ProviderError.
+
+    `steps_before` are the steps that its Job has. Without `is_driven_here` another process has the providers.
+    """
+    expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
+    settings = _settings(setup, expert, new.shared_limits, steps_before)
+    policy = _policy(setup, expert, new)
+    if is_driven_here:
+        setup.providers.check(settings, setup.project, expert)
+    return PreparedRun(new, expert, settings, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +112,21 @@ class RunStarter:
     def __init__(self, drive: JobDrive) -> None:
         self._drive = drive
 
-    def start(self, start: NewRun | ResumedRun) -> RunSession:
+    def start(self, start: PreparedRun | ResumedRun) -> RunSession:
         """Do `begin` or `resume`."""
-        return self.begin(start) if isinstance(start, NewRun) else self.resume(start)
+        return self.begin(start) if isinstance(start, PreparedRun) else self.resume(start)
 
-    def begin(self, new: NewRun) -> RunSession:
-        """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
-        drive, setup, expert, base, by = self._drive, self._drive.setup, new.expert, new.base_run, new.delegated_by
-        expert = _as_started(drive, expert)
-        settings = _settings(drive, expert, new.shared_limits, drive.job.total_steps)
+    def begin(self, prepared_run: PreparedRun) -> RunSession:
+        """Record the start of a new Run."""
+        drive, setup, new = self._drive, self._drive.setup, prepared_run.new
+        expert, settings, policy = prepared_run.expert, prepared_run.settings, prepared_run.policy
+        base, by = new.base_run, new.delegated_by
         output = setup.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
         parent_rules = new.above if base is None else drive.runs.get(base.id, base).permissions
         parent = None if by is None else drive.job.runs.get(by.run_id)
         inherited = (None if parent is None else parent.start, None if base is None else base.start)
         masks = masks_secrets(setup.project, expert, *inherited)
-        sandbox = _sandbox(drive, expert, new.outer_policy, base)
-        if drive.is_driven_here:
-            setup.providers.check(settings, setup.project, expert)
         run_id = new.run_id or run_id_of(drive.job.id, drive.job.next_number)
         session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
@@ -117,15 +144,15 @@ class RunStarter:
                 delegated_by=by,
                 continued_from=new.continued_from,
                 runtime_version=VERSION,
-                labels=dict(new.labels),
+                **new.caller_fields,
                 overrides=setup.overrides.chosen,
                 permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=sandbox,
+                sandbox=policy,
                 output=output,
                 attachments=new.attachments,
                 snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(drive, expert, sandbox, *inherited),
+                exec_grant=_exec_grant(drive, expert, policy, *inherited),
                 counts_rounds=True,
             )
         )
@@ -147,16 +174,19 @@ class RunStarter:
             tool_call_id=delegation.tool_call_id,
             tool_name=delegation.tool_name,
         )
+        new = NewRun(
+            expert,
+            delegation.query,
+            run_id=delegation.run_id,
+            delegated_by=by,
+            outer_policy=parent_session.run.start.sandbox,
+            above=parent_session.run.permissions,
+            shared_limits=shared_limits,
+        )
+        drive = self._drive
+        steps_before, is_driven_here = drive.job.total_steps, drive.is_driven_here
         return self.begin(
-            NewRun(
-                expert,
-                delegation.query,
-                run_id=delegation.run_id,
-                delegated_by=by,
-                outer_policy=parent_session.run.start.sandbox,
-                above=parent_session.run.permissions,
-                shared_limits=shared_limits,
-            )
+            prepare_run(drive.setup, drive.knowledge, new, steps_before=steps_before, is_driven_here=is_driven_here)
         )
 
     def resume(self, resumed_run: ResumedRun) -> RunSession:
@@ -208,8 +238,8 @@ class RunStarter:
 
 def _pins(run: Run, rule: str) -> Definitions:
     """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
-    from perstack.core.permissions.calls import PolicyCall
     from perstack.core.permissions.matching import is_about
+    from perstack.core.permissions.policy_calls import PolicyCall
 
     parsed = read_rule(rule)
     pins = {
@@ -232,13 +262,9 @@ def _pins(run: Run, rule: str) -> Definitions:
 # The recorded settings of a new or redefined Run.
 
 
-def _as_started(drive: JobDrive, expert: Expert) -> Expert:
-    return with_strict_skills(drive, drive.knowledge.with_skill_digests(expert))
-
-
-def with_strict_skills(drive: JobDrive, expert: Expert) -> Expert:
+def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
-    return with_skills_required(expert) if drive.setup.overrides.strict_skills else expert
+    return with_skills_required(expert) if setup.overrides.strict_skills else expert
 
 
 class _Instruction(TypedDict):
@@ -266,17 +292,16 @@ def _read_instruction(
     return _Instruction(instruction=SEPARATOR.join(parts.values()), agents_md=files, mask_secrets=masks_secrets)
 
 
-def _sandbox(
-    drive: JobDrive, expert: Expert, outer_policy: SandboxPolicy | None, base_run: Run | None
-) -> SandboxPolicy | None:
+def _policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
     """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
-    own_policy = reachable(resolve_sandbox(drive.setup.project, expert, drive.setup.overrides), expert, drive.directory)
-    if base_run is not None and drive.setup.overrides.runtime is None:
-        outer_policy = base_run.start.sandbox
-    return narrow_policy(own_policy, outer_policy)
+    outer_policy = new.outer_policy
+    if new.base_run is not None and setup.overrides.runtime is None:
+        outer_policy = new.base_run.start.sandbox
+    own_policy = setup.policy(expert)
+    return own_policy if outer_policy is None else narrow_policy(own_policy, outer_policy)
 
 
 def _exec_grant(
@@ -301,11 +326,9 @@ def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...])
     return (*new_rules, *missing_from((*run.permissions, *new_rules), above, drive.setup.overrides.widening))
 
 
-def _settings(drive: JobDrive, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
+def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
     """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
-    settings = drive.setup.providers.settings(
-        drive.setup.project, expert, drive.setup.overrides, steps_before=steps_before
-    )
+    settings = setup.providers.settings(setup.project, expert, setup.overrides, steps_before=steps_before)
     if job_limits is None:
         return settings
     shared = {name: getattr(job_limits, name) for name in ("max_steps", "max_depth", "budget")}
@@ -317,7 +340,7 @@ def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Def
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits
-    expert = _as_started(drive, expert)
+    expert = with_strict_skills(drive.setup, drive.knowledge.with_skill_digests(expert))
     overrides = with_recorded_choices(drive.setup.overrides, run.start)
     steps_before = drive.job.total_steps - run.step
     settings = drive.setup.providers.settings(drive.setup.project, expert, overrides, steps_before=steps_before)

@@ -17,8 +17,8 @@ from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
-from perstack.engine.runs.decisions import PendingQuestion, PersonAnswer
 from perstack.engine.runs.job_drive import Allowance, JobDrive
+from perstack.engine.runs.person_decisions import PendingQuestion, PersonAnswer
 from perstack.engine.runs.remote import REMOTE, RemoteDelegates
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore

@@ -2,7 +2,7 @@
 
 `startGeneration`, with the most that the reply may cost, is flushed before the model is called. A reply that is no
 answer counts as a failed attempt. An overflow is recorded with the window that it reveals, so that the next command
-makes room (core/runs/context.py).
+makes room (core/runs/context_window.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import replace
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.tool_definitions import unrecorded
-from perstack.core.jobs.budget import Grant, excess_over, is_reported
+from perstack.core.jobs.budget_ledger import Grant, excess_over, is_reported
 from perstack.core.messages.adaptations import names_in, offered_tools
 from perstack.core.messages.messages import ExpertMessage, ProviderToolPart, ToolCallPart
 from perstack.core.runs.commands import Generate
-from perstack.core.runs.context import (
+from perstack.core.runs.context_window import (
     OVERFLOW,
     next_request_tokens,
     policy_of,

@@ -32,16 +32,11 @@ StoreAttachments: TypeAlias = "Callable[[Storage, str], Awaitable[tuple[ResultCo
 """Stores the bytes of attachments with a Job, before any event names them, and returns the parts of its query."""
 
 ATTACHMENTS: Part[Callable[[HostSetup, str, Sequence[Attachable]], Awaitable[StoreAttachments]]] = Part("attachments")
-"""Reads attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
 
 
 async def read_attachments(setup: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
-    """Read attachments, if there are any. Raises UsageError if the Expert's model does not take them."""
-    return await setup.parts.get(ATTACHMENTS)(setup, expert_key, attachments) if attachments else _store_nothing
-
-
-async def _store_nothing(storage: Storage, job_id: str) -> tuple[ResultContent, ...]:
-    return ()
+    """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
+    return await setup.parts.get(ATTACHMENTS)(setup, expert_key, attachments)
 
 
 # Images and documents of messages and results.

@@ -18,15 +18,15 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
-from perstack.engine.log.storage import JobBlobs
+from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
-from perstack.engine.plugins.agreements import ToolLock
+from perstack.engine.plugins.job_skills import JobSkills, RunSkills
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import OpenProvider, Prices
-from perstack.engine.plugins.skills import JobSkills, RunSkills
 from perstack.engine.plugins.tool_catalogue import Catalogue
-from perstack.engine.runs.budget import JobBudget
-from perstack.engine.runs.decisions import LiveQuestions, PersonAnswer, PersonDecisions
+from perstack.engine.plugins.trust_checks import ToolLock
+from perstack.engine.runs.job_budget import JobBudget
+from perstack.engine.runs.person_decisions import LiveQuestions, PersonAnswer, PersonDecisions
 from perstack.ports.storage import RunRef
 from perstack.system.user import this_user
 

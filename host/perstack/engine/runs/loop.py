@@ -3,7 +3,7 @@
 The loop decides nothing. `pending` (core/runs/pending.py) reads the next command from the Run's state alone, and
 core/runs/decide.py makes the events that need no effect. Only the engine awaits effects: models, tools, files, people.
 
-One step of a Run that calls a tool, pass by pass of `RunLoop.drive`:
+One step of a Run that calls a tool, pass by pass of `RunLoop._perform_pending`:
 
   READY    Generate     `generate` writes `startGeneration`, calls the model, records `finishGeneration`
   REPLIED  DecideCalls  the catalogue and the permission rules decide each call; records `callTools`
@@ -14,7 +14,7 @@ When `pending` returns None the Run has ended or stopped. `RunSession.record` fo
 `RunSession.flush` writes the recorded events, all or nothing. An effect that must not happen twice is flushed before it
 begins (intent before effect): `startGeneration` before the model is called, `callTools` before a tool with a side
 effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
-`resumeRun`, and `drive` continues: a stop changes the status of a Run and not its phase.
+`resumeRun`, and the loop continues: a stop changes the status of a Run and not its phase.
 
 What features do for a Run (play a recording, drive delegates on other workers, take snapshots, fit images, take posted
 texts, make room in a full context) is asked of parts of the host: playback.py, remote.py and inputs.py here,
@@ -72,9 +72,10 @@ from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, settle_or_ask
 from perstack.engine.runs.attempts import open_endpoint, record_failure, return_to_first_model, switch_model
+from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
@@ -82,8 +83,6 @@ from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
 from perstack.engine.runs.playback import fail_if_differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
-    decide_calls,
-    decide_change,
     refuse_calls,
     run_tools,
 )
@@ -104,38 +103,37 @@ class RunLoop:
         self._drive = drive
         self._allowance = allowance
         self._text_inbox = drive.setup.parts.get(TEXT_INBOX)(drive.setup.storage)
-        self._delegates = Delegates(drive, allowance, self.drive_within_time)
+        self._delegates = Delegates(drive, allowance, self._drive_run)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
-        """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last."""
+        """Do `drive_root` for a Coordinator, and keep the summary of its Job. Returns it, as written last."""
         summary_file = self._drive.summary_file
         await summary_file.mark_stale()  # also after an error it says "running": readers trust only the logs
-        await session.flush()
         try:
             async with summary_file.keep_summary():
-                await self.drive_without_writing(session)
+                await self.drive_root(session)
         except asyncio.CancelledError:
             await shield_until_done(summary_file.write(is_driven=False))
             raise
         return await summary_file.write(is_driven=False)
 
-    async def drive_without_writing(self, session: RunSession) -> None:
-        """Drive a Run and all its descendants until it ends or stops, without writing the summary of its Job."""
+    async def drive_root(self, session: RunSession) -> None:
+        """Drive the Run that was given to drive, and all its descendants, until it ends or stops."""
         try:
-            await self.drive_within_time(session, None)
+            await self._drive_run(session, None)
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group  # report the first failure: a person can act on one line
 
-    async def drive_within_time(self, session: RunSession, expert_key: str | None) -> None:
-        """Drive a Run for as long as the time limit of the Job, or of an Expert, allows."""
+    async def _drive_run(self, session: RunSession, expert_key: str | None) -> None:
+        """Drive one Run for as long as the time limit of the Job, or of an Expert, allows."""
         budget = self._allowance.budget
         if budget is None:
-            await self.drive(session)
+            await self._perform_pending(session)
         else:
             async with budget.time_limit(session.run.id, expert_key):
-                await self.drive(session)
+                await self._perform_pending(session)
 
-    async def drive(self, session: RunSession) -> None:
+    async def _perform_pending(self, session: RunSession) -> None:
         """Perform pending commands until there are none. A cancellation is recorded as an interrupt."""
         try:
             await session.flush()

@@ -1,4 +1,4 @@
-"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.playback` does it.
+"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.run_playback` does it.
 
 The provider of such a Run has a `player`. Everything else in the loop is as for any other Run.
 """
@@ -47,7 +47,7 @@ class Playback(Protocol):
         ...
 
     async def fail_if_results_differ(self, run_drive: RunDrive) -> bool:
-        """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
+        """Fail the Run if a result of the latest reply differs from the recording; return True if one does."""
         ...
 
     def has_recorded_decision(self, run_drive: RunDrive, call: Call) -> bool:
@@ -72,7 +72,7 @@ def playback_of(run_drive: RunDrive) -> Playback:
 
 
 async def fail_if_differs_from_recording(run_drive: RunDrive, command: PerformedCommand) -> bool:
-    """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
+    """Fail a Run that plays a recording if it differs from it at the end of a step; return True if it did."""
     if not isinstance(command, Complete | EndStep) or not run_drive.plays_recording:
         return False
     return await playback_of(run_drive).fail_if_results_differ(run_drive)

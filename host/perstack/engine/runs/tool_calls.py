@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
 from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
 from perstack.core.messages.messages import (
     BlobPart,
     History,
     TextPart,
-    ToolCallPart,
     estimated_tokens,
     generated_tokens,
 )
 from perstack.core.runs.commands import Call, RunTools
-from perstack.core.runs.decide import changed_call_event, text_result_event
+from perstack.core.runs.decide import text_result_event
 from perstack.core.runs.events.generations import AdaptRequest
 from perstack.core.runs.events.questions import CallInteractiveTool
 from perstack.core.runs.events.tool_calls import FinishToolCall, StartSample
@@ -31,11 +30,10 @@ from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skills import tool_in_force
+from perstack.engine.plugins.job_skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import (
     SANDBOXED,
-    approval_subject,
     record_approved_start,
     sandboxed_session,
     show_progress,
@@ -52,47 +50,6 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
-
-
-# Decisions on calls, before any of them runs.
-
-
-async def decide_calls(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
-    """Return what the catalogue and the permission rules decide about the calls of a reply.
-
-    A locked skill is connected to before its first call is decided: its tools may differ from the lock.
-    """
-    decided = await _decide(run_drive, parts)
-    called = {
-        decided_call.skill_name for decided_call in decided if decided_call.kind == "tool" and decided_call.definition
-    }
-    if called and await run_drive.skills.connect_locked(called):
-        await run_drive.skills.refresh()
-        return await _decide(run_drive, parts)
-    return decided
-
-
-async def _decide(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
-    decided = [await run_drive.catalogue.decide(part) for part in parts]
-    run, vault, drive = run_drive.session.run, run_drive.vault, run_drive.drive
-    catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing_approvals
-    if not rules and not any(decided_call.changed for decided_call in decided):
-        return decided
-    shown = await drive.rulings.of(parts, decided, catalogue, rules, approvals)
-    if vault is None:
-        return shown
-    # with masked secrets the rules apply to the arguments that tools receive, too
-    filled = await drive.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
-    return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
-
-
-async def decide_change(run_drive: RunDrive, call: Call) -> None:
-    """Record what the rules in force decide about a call with the arguments that a person has given it."""
-    session, changed = run_drive.session, replace(call, part=call.changed_part)
-    (decided,) = await decide_calls(run_drive, (changed.part,))
-    subject = await approval_subject(run_drive, replace(changed, decided=decided))
-    session.add(changed_call_event(changed, decided, subject, session.stamp))
-    await session.flush()
 
 
 async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall) -> str | None:

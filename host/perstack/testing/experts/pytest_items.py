@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from perstack.config.project import find_place
+from perstack.config.project_place import find_place
 from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.keys import FROM_FILE
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable, open_definition
 from perstack.errors import DefinitionError, UsageError
@@ -118,7 +118,7 @@ class HostBench:
     """A definition, a model and a workspace on which Experts are run, each Job on its own Host."""
 
     def __init__(self, config: Path, test_model: TestModel, folder: Path) -> None:
-        """Keep the settings. Hosts are made when needed."""
+        """Keep the settings. Hosts are created when needed."""
         self.config = config
         self.workspace = folder / "workspace"
         self.storage = f"file:{folder / 'state'}"
@@ -127,14 +127,17 @@ class HostBench:
 
     @property
     def script(self) -> ScriptedProvider:
-        """The provider that plays the script; its `requests` are what the host sent. Raises UsageError without one."""
+        """The provider that plays the script; its `requests` are those that the host sent.
+
+        Raises UsageError without a script.
+        """
         for plugin in self._test_model.plugins:
             if isinstance(plugin, ScriptedProvider):
                 return plugin
         raise UsageError("no script plays the model of these tests")
 
     def host(self) -> Host:
-        """Return a Host with these settings, for what `run` cannot do. Enter it with `async with`."""
+        """Return a Host with these settings, for uses beyond `run`. Enter it with `async with`."""
         project = load_usable(self.config).project
         env = environment_of(project, find_place(self.config.parent, self.config))
         return Host(
@@ -147,7 +150,10 @@ class HostBench:
         )
 
     def run(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
-        """Drive a new Job until it ends or stops, giving `answers` in order. Raises as `Host.run` and `Host.answer`."""
+        """Drive a new Job until it ends or stops, giving `answers` in order.
+
+        Raises the errors of `Host.run` and `answer`.
+        """
         return asyncio.run(self.arun(expert, query, answers=answers))
 
     async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
@@ -162,11 +168,11 @@ class HostBench:
 
 
 class MakeBench:
-    """Makes benches in the folder of one test."""
+    """The function of the fixture `perstack_host`, which creates benches in the folder of one test."""
 
-    def __init__(self, beside: Path, folder: Path) -> None:
-        """Search definitions from `beside` upwards, and make benches in `folder`."""
-        self._beside = beside
+    def __init__(self, start: Path, folder: Path) -> None:
+        """Search definitions from `start` upwards, and create benches in `folder`."""
+        self._start = start
         self._folder = folder
         self._numbers = count(1)
 
@@ -184,7 +190,7 @@ class MakeBench:
         folder or above it. `workspace` is a folder that is copied for the Experts. `live` are tools that really run
         although a recording is played. Raises UsageError for unusable arguments.
         """
-        config_path = find_place(self._beside, config).require_path()
+        config_path = find_place(self._start, config).require_path()
         folder = self._folder / f"perstack-{next(self._numbers)}"
         folder.mkdir()
         if workspace is None:
@@ -216,7 +222,7 @@ class DefinitionItems(pytest.File):
         env = environment_of(project, find_place(self.path.parent, self.path))
         for written in tests:
             bench = Bench(project, env, self.path.parent)
-            yield DefinitionItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - as pytest declares it
+            yield DefinitionItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - untyped in pytest
                 self, name=written.title, written=written, bench=bench
             )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.expert_tests.models import Expected, ExpectedStatus, ExpertTest, wrong_name
@@ -50,18 +50,20 @@ async def take_test(
     project.check_broken(summary.expert_key)
     draft = definition.drafts.get(summary.expert_key)
     if draft is None:
-        raise UsageError(f"Job {summary.id} is of Expert `{summary.expert_key}`, which {definition.path} does not have")
+        raise UsageError(
+            f"Job {summary.id} belongs to Expert `{summary.expert_key}`, which is not in {definition.path}"
+        )
     problem = wrong_name(name)
     if problem is not None:
         raise UsageError(f"--name {problem}")
     if any(written.expert == summary.expert_key and written.test.name == name for written in read_tests(definition)):
-        raise UsageError(f"Expert `{summary.expert_key}` has a test `{name}` already: choose another --name")
+        raise UsageError(f"Expert `{summary.expert_key}` already has a test `{name}`: choose another --name")
     status = _status(summary)
     file = draft.report.source.path
     folder = file.parent.absolute()
     recording = folder / "tests" / f"{_file_name(summary.expert_key, name)}.json"
     if recording.exists():
-        raise UsageError(f"{recording} is there already: choose another --name")
+        raise UsageError(f"{recording} already exists: choose another --name")
     data = (await host.exports.record(summary.id)).to_bytes()
     test = ExpertTest(
         name=name,
@@ -143,10 +145,10 @@ def _first_line(content: str) -> str:
 
 def _status(summary: JobSummary) -> ExpectedStatus:
     if len([run_summary for run_summary in summary.runs if run_summary.delegated_by is None]) > 1:
-        raise UsageError(f"Job {summary.id} was continued, and a test asks once: take a Job that was not")
+        raise UsageError(f"Job {summary.id} was continued, but a test has one query: use a Job that was not continued")
     word = status_word(summary.status)
     if word in ("running", "interrupted"):
-        raise UsageError(f"Job {summary.id} is {word}: take one that came to an end")
+        raise UsageError(f"Job {summary.id} is {word}: use a Job that has ended")
     return cast("ExpectedStatus", word)
 
 

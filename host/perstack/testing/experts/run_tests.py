@@ -21,7 +21,7 @@ from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.expert_tests.written_tests import WrittenTest
@@ -53,14 +53,14 @@ def copy_folder(folder: Path, to: Path) -> None:
             bytes_left -= status.st_size if stat.S_ISREG(status.st_mode) else 0
             if bytes_left < 0 or count > MAX_COPIED_FILES:
                 limit = f"{MAX_COPIED_BYTES >> 20} MiB or {MAX_COPIED_FILES:,} files"
-                text = f"{folder} has more than {limit}, and is copied for each Job: give the test a smaller one"
+                text = f"{folder} has more than {limit}, too much to copy for each Job: give the test a smaller one"
                 raise UsageError(text)
             if stat.S_ISLNK(status.st_mode):
                 target = path.readlink()
                 if target.is_absolute() or not path.resolve().is_relative_to(root):
-                    raise UsageError(f"{path} is a link that leads out of {folder}: put a file in its place")
+                    raise UsageError(f"{path} is a link that leads out of {folder}: replace it with a file")
             elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                raise UsageError(f"{path} is neither a file nor a folder: take it out")
+                raise UsageError(f"{path} is neither a file nor a folder: remove it")
     shutil.copytree(folder, to, symlinks=True)
 
 
@@ -154,9 +154,10 @@ def _read(path: Path, changed: int, size: int) -> Script | None:
     return load_script(path)
 
 
-PROJECT_VARIABLE = "PERSTACK_PROJECT"  # variable that gives a test's command the folder of the definition file
+# environment variable that names the definition file's folder for a test's command
+PROJECT_VARIABLE = "PERSTACK_PROJECT"
 
-_MAX_READ_BYTES = 8 << 20  # maximum bytes of a file that is judged
+_MAX_READ_BYTES = 8 << 20  # maximum bytes of a file that an expectation reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Bench:
     project: Project
     env: Environment
     room: Path  # an empty folder in which each Job gets its own
-    overrides: Overrides = Overrides()  # overrides for tests that use the real model
+    overrides: Overrides = Overrides()  # overrides for tests with the real model
 
 
 class Attempt(Record):
@@ -245,7 +246,7 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
         try:
             summary = await host.job(job_id)
         except NotFound:
-            return JudgedJob((problem or "it could not be run: no Job was begun",))
+            return JudgedJob((problem or "it could not be run: no Job was started",))
         if problem:
             return JudgedJob((problem,), summary)
         failed = ""
@@ -291,7 +292,7 @@ async def _drive(host: Host, written: WrittenTest, job_id: str) -> str:
                 try:
                     summary = await host.answer(text, question_id=summary.asking.id, by=this_user("test"), drive=True)
                 except PerstackError as error:
-                    return f"answer {number} was not taken: {error}"
+                    return f"answer {number} was not accepted: {error}"
     except TimeoutError:
         return f"it was stopped after its timeout of {test.timeout} ms"
     return ""
@@ -322,7 +323,7 @@ def _content(workspace: Path, path: str) -> str | UnreadableFile:
         handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return UnreadableFile("is no file")
+                return UnreadableFile("is not a file")
             with open(handle, "rb", closefd=False) as file:
                 data = file.read(_MAX_READ_BYTES + 1)
         finally:

@@ -1,4 +1,4 @@
-"""The storage contract as a test suite. Every storage passes all of it.
+"""The storage contract as a test suite, which every storage must pass.
 
     from perstack.testing.storage_contract import Opener, StorageContract
 
@@ -26,7 +26,7 @@ pytest.register_assert_rewrite(
     "perstack.testing.storage_contract._caches",
 )
 
-# imported after the registration above, so that their assertions are rewritten
+# imported after the registration above, so that pytest rewrites their assertions
 from perstack.testing.storage_contract._blobs import BlobContract, ErasureContract, RedactionContract  # noqa: E402
 from perstack.testing.storage_contract._caches import CacheContract, CopiesContract  # noqa: E402
 from perstack.testing.storage_contract._crashes import CrashContract, LeaseContract  # noqa: E402
@@ -59,5 +59,5 @@ class StorageContract(
 ):
     """All promises of `perstack.ports.storage`. Override the fixture `make_opener`.
 
-    Optional abilities are found as the host finds them. The tests of a missing one are skipped with a reason.
+    Optional abilities are detected as the host detects them. Tests of a missing ability are skipped with a reason.
     """

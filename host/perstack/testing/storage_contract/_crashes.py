@@ -33,8 +33,8 @@ from perstack.testing.storage_fixture import (
 # ruff: noqa: S101 - these are tests
 
 
-NO_TAIL = "this storage has no tail that a crash could tear: its appends are the medium's own transactions"
-NO_DAMAGE = "this storage's records cannot be reached from outside"
+NO_TAIL = "a crash cannot tear this storage's logs: appends are transactions of the medium"
+NO_DAMAGE = "this storage's records cannot be changed from outside"
 
 
 class CrashContract(ContractBase):
@@ -102,7 +102,7 @@ class CrashContract(ContractBase):
             assert opener.tear is not None
             writer = await _three_appends(opener)
             opener.tear(RUN, 5)
-            # the writer's last records are gone, so its next append does not continue the log
+            # the writer's last records are missing, so its next append does not continue the log
             with pytest.raises(Conflict):
                 await writer.append("more")
 

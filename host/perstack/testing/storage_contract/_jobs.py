@@ -271,7 +271,7 @@ class SizeContract(ContractBase):
         sizes = await opener().sizes()
         assert set(sizes) == {JOB, "other"}
         text = sum(map(len, lines))
-        assert text <= sizes[JOB].logs <= text + 250  # what a storage may add to an append and its list
+        assert text <= sizes[JOB].logs <= text + 250  # bytes that a storage may add to an append and its list
         assert (sizes[JOB].blobs, sizes["other"].logs, sizes["other"].blobs) == (1_000, 0, 0)
         assert sizes[JOB].caches >= 100
         assert await storage.sizes([JOB, "nowhere"]) == {JOB: sizes[JOB]}

@@ -285,7 +285,7 @@ _VIEW = st.integers(0, 1)
 
 
 class StorageMachine(RuleBasedStateMachine):
-    """Two processes that use one store, each closed and reopened now and then."""
+    """Two processes that use one store. Each is closed and reopened from time to time."""
 
     make_opener: MakeOpener
 
@@ -304,13 +304,13 @@ class StorageMachine(RuleBasedStateMachine):
         """Close the store of this example."""
         self.opener.close()
 
-    @rule(run=_RUN, view=_VIEW, texts=_TEXTS)
+    @rule(ref=_RUN, view=_VIEW, texts=_TEXTS)
     def append(self, ref: RunRef, view: int, texts: list[str]) -> None:
         """Append records as a driver in either process."""
         self.logs[ref].storage = self.views[view]
         wait_for(self.logs[ref].append(*texts))
 
-    @rule(run=_RUN, view=_VIEW, off=st.integers(-3, 3).filter(bool))
+    @rule(ref=_RUN, view=_VIEW, off=st.integers(-3, 3).filter(bool))
     def append_at_a_stale_place(self, ref: RunRef, view: int, off: int) -> None:
         """Check that a driver with a stale or too high expectation is refused."""
         head = self.logs[ref].head
@@ -320,7 +320,7 @@ class StorageMachine(RuleBasedStateMachine):
             with pytest.raises(Conflict):
                 wait_for(self.views[view].append(ref, seq, records))
 
-    @rule(run=_RUN, view=_VIEW, after=st.integers(0, 12), limit=st.none() | st.integers(0, 6))
+    @rule(ref=_RUN, view=_VIEW, after=st.integers(0, 12), limit=st.none() | st.integers(0, 6))
     def read(self, ref: RunRef, view: int, after: int, limit: int | None) -> None:
         """Check that any part of a log reads as written."""
         expected = self.logs[ref].written[after : None if limit is None else after + limit]
@@ -359,7 +359,7 @@ class StorageMachine(RuleBasedStateMachine):
 class ModelContract(ContractBase):
     """All promises, in any order of operations."""
 
-    sequences = 25  # number of random sequences, which do not change between test runs
+    sequences = 25  # number of random sequences, which are the same in every test run
 
     def test_no_order_of_operations_breaks_a_promise(self, make_opener: MakeOpener) -> None:
         machine = type("Machine", (StorageMachine,), {"make_opener": staticmethod(make_opener)})

@@ -12,7 +12,7 @@ from perstack.core.messages.messages import ToolMessage, ToolResultPart
 from perstack.core.messages.standing import Saying, with_place
 from perstack.core.runs.commands import Call, Command, RunTools, words_of
 from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace

@@ -22,7 +22,7 @@ from perstack.core.messages.messages import (
 from perstack.core.messages.standing import without_text
 from perstack.core.messages.tool_search import names_in
 from perstack.core.runs.commands import Command, Compact, Shrink
-from perstack.core.runs.context import short_text
+from perstack.core.runs.context_window import short_text
 from perstack.core.runs.events.base import (
     BEFORE_REPLY,
     GENERATING,

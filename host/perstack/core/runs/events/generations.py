@@ -26,7 +26,7 @@ from perstack.core.messages.messages import (
     UserMessage,
 )
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import context_after_generation, context_of_request, is_inferred
+from perstack.core.runs.context_window import context_after_generation, context_of_request, is_inferred
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,

@@ -345,7 +345,7 @@ class QueueRun(LaterEvent):
 
     @field_validator("definition")
     @classmethod
-    def _is_digest(cls, value: str | None) -> str | None:
+    def _check_definition(cls, value: str | None) -> str | None:
         if value is not None and not is_digest(value):
             raise ValueError("`definition` must be a SHA-256 in hex")
         return value

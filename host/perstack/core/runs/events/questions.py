@@ -39,7 +39,7 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.questions import OpenQuestion, settling_args
+from perstack.core.runs.open_questions import OpenQuestion, settling_args
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
 
@@ -226,6 +226,7 @@ class RequestApproval(LaterEvent):
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     # files that have changed since the call was allowed in the project
     changed_files: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
+    stage: str = Field(default="", exclude_if=falsy)  # stage that has a person asked; empty if it is `rules`
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
         """Return the question. It shows the call that will run, and no other text of this event."""
@@ -264,6 +265,7 @@ class RequestApproval(LaterEvent):
         yield Repetition("the digest of the call", self.call_digest, call.digest, True, is_emptied=is_unknown)
         no_rule = is_emptied(self.rule) or is_emptied(decided.rule)
         yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
+        yield Repetition("the stage that asks", self.stage, decided.stage, True)
 
     def fold(self, run: Run) -> Run:
         """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""

@@ -28,7 +28,7 @@ from perstack.core.runs.commands import (
     StartDelegates,
     query_of,
 )
-from perstack.core.runs.context import remember_called_tools
+from perstack.core.runs.context_window import remember_called_tools
 from perstack.core.runs.events.base import (
     CALLING,
     REPLIED,

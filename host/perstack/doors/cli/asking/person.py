@@ -12,7 +12,7 @@ from textwrap import fill
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
@@ -23,9 +23,9 @@ _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
 async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
-    """Return the answer; empty to leave the question for later. `used`: what the Job has used so far."""
-    from perstack.core.jobs.answers import accepted_answers, describe_accepted  # imported late: few Jobs ask
-    from perstack.doors.shared.questions import question_text, select_option
+    """Return the typed answer; empty to leave the question open. `used` tells what the Job has spent so far."""
+    from perstack.core.jobs.answer_reading import accepted_answers, describe_accepted  # imported late: few Jobs ask
+    from perstack.doors.shared.question_forms import question_text, select_option
 
     try:
         if question.call_digest:
@@ -35,16 +35,16 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
             print_err(line)
         _discard_typed()
         number = f"give {'numbers' if allowed.is_list else 'a number'}, or " if allowed.options else ""
-        print_err(f"answer? ({number}{describe_accepted(allowed)}; nothing: later)")
+        print_err(f"answer? ({number}{describe_accepted(allowed)}; Enter: later)")
         return select_option(allowed, (await _read_line()).strip())
-    except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
+    except asyncio.CancelledError:  # Ctrl-C: the Job has already stopped, so the question stays open
         print_err("")
         return ""
 
 
 async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
-    """Show the page of a call, then numbered answers. One key is an answer; a wrong one repeats one line."""
-    from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES
+    """Show a call and its numbered answers, and return the answer. After an invalid one only the prompt is repeated."""
+    from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE, DENIES
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
     from perstack.doors.shared.edited_arguments import edit_call
 
@@ -56,12 +56,12 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
         extent = "in this project" if answer.startswith(ALWAYS_HERE) else "in this Job"
         rule = answer.removeprefix(ALWAYS_HERE).removeprefix(ALWAYS).removeprefix(": ")
         answers[answer] = f"yes, and always {f'{rule} {extent}: {calls}' if rule else f'{calls} {extent}'}"
-    answers[DENIES] = "no; n and words: no, with a reason for the model"
+    answers[DENIES] = "no; type n and words to give the model a reason"
     numbers = dict(enumerate(answers, 1))
     lines = [line for row in page.rows if row.kind != "covers" for line in row.lines]
     for line in lines if shown.is_whole else shown.text.split("\n"):
         print_err(line)
-    _print_answers(answers.values(), "edit the arguments, and run it so" if shown.is_whole else "")
+    _print_answers(answers.values(), "edit the arguments, then run it" if shown.is_whole else "")
     draft = ""
     while True:
         answer = await _typed_answer(question, numbers, is_whole=shown.is_whole)
@@ -75,11 +75,11 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
 
 
 async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:
-    """Return the answer to an approval, or `_EDIT`; empty to leave it for later. A wrong one repeats one line."""
-    from perstack.core.jobs.answers import read_approval
+    """Return the answer to an approval, or `_EDIT`; empty to leave it open. An invalid one repeats the prompt."""
+    from perstack.core.jobs.answer_reading import read_approval
     from perstack.doors.cli.asking.typed_keys import each_key, read_keys
 
-    hint = f"approve? (1 to {len(numbers)}{', yes' if is_whole else ''}, or n and why; nothing: later)"
+    hint = f"approve? (1 to {len(numbers)}{', yes' if is_whole else ''}, or n and why; Enter: later)"
     with each_key():
         while True:
             print_err(hint)
@@ -96,15 +96,15 @@ async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, i
 
 
 def _is_one_key(text: str, most: int) -> bool:
-    """Return whether a text needs no Enter: a number with which no longer one begins, or the key to edit.
+    """Return whether one key is a whole answer: a number that starts no larger one, or the key to edit.
 
-    A word is read up to Enter, since its other letters would else reach the shell after the Job.
+    A word is read up to Enter; otherwise its other letters would reach the shell after the Job.
     """
     return text == _EDIT or (text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most)
 
 
 def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
-    """Return the answer that a number, a letter or words stand for."""
+    """Return the answer for a typed number, letter or text."""
     if typed.isascii() and typed.isdecimal() and len(typed) < 4:
         return numbers.get(int(typed), typed)
     word, _, reason = typed.partition(" ")
@@ -114,7 +114,7 @@ def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
 
 
 def _print_answers(texts: Iterable[str], edit: str) -> None:
-    """Print numbered answers, wrapped at words; a mark begins further lines, so that none looks like an answer."""
+    """Print numbered answers. Wrapped lines begin with a mark, so that no text can look like another answer."""
     width = Screen.of_stderr().width
     lines = [*((str(number), text) for number, text in enumerate(texts, 1)), *([(_EDIT, edit)] if edit else [])]
     for key, text in lines:
@@ -123,7 +123,7 @@ def _print_answers(texts: Iterable[str], edit: str) -> None:
 
 
 def _discard_typed() -> None:
-    """Drop earlier input, which is no answer to this question."""
+    """Discard input typed before the question was shown: it cannot be an answer."""
     import termios
 
     with suppress(termios.error):
@@ -131,7 +131,7 @@ def _discard_typed() -> None:
 
 
 async def _read_line() -> str:
-    """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
+    """Return the next typed line; empty at the end of stdin. Does not block the event loop, so Ctrl-C works."""
     loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
     line_future: asyncio.Future[bytes] = loop.create_future()
 

@@ -21,9 +21,9 @@ _BACKSPACE = ("\x7f", "\b")
 
 @contextmanager
 def each_key() -> Generator[None]:
-    """Have each key at once, shown by this program alone, and drop what was typed before.
+    """Read keys without Enter and without the terminal's echo, and discard earlier input.
 
-    Enter this before the question is printed: who answers at once would see the terminal's echo as well. Ctrl-C and
+    Enter it before the question is printed; otherwise the terminal would echo a quick answer a second time. Ctrl-C and
     Ctrl-Z keep their meaning.
     """
     fd = sys.stdin.fileno()
@@ -40,13 +40,13 @@ def each_key() -> Generator[None]:
 async def read_keys(is_complete: Callable[[str], bool]) -> str:
     """Return what is typed up to Enter, or as soon as `is_complete` holds; empty at the end of stdin.
 
-    Within `each_key`. Does not block, so Ctrl-C ends the wait. Backspace and Ctrl-U work as in a line.
+    Call it within `each_key`. It does not block the event loop, so Ctrl-C works. Backspace and Ctrl-U edit the text.
     """
     text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
     while data := await _next_bytes():
         chars = decoder.decode(data)
         if chars.startswith(_ESCAPE):
-            continue  # an arrow or another key that stands for nothing here
+            continue  # ignore arrows and other keys without a character
         for char in chars:
             if char in ("\r", "\n"):
                 echo("\n")

@@ -1,1 +1,1 @@
-"""Commands for somebody who has nothing set up yet. The command line imports a module when its command is called."""
+"""Commands for first use, before anything is set up. Each module is imported when its command is called."""

@@ -1,7 +1,7 @@
 """The command `perstack demo`: a recorded Job, played through the view of `perstack run`.
 
-The demo is a template of `perstack init` and the recording of its test, so that what is shown can be had. The replies
-and the results of programs are recorded; permission rules, delegates, files and the log are as in any Job.
+The demo plays the recording of a test of a `perstack init` template, so that a user can install what it shows. Replies
+and results of programs are recorded; permission rules, delegates, files and the log work as in any Job.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from perstack.config.project import DEFINITION, Template, templates
+from perstack.config.project_place import DEFINITION, Template, templates
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive_interruptible, report_outcome
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import has_screen, print_out
-from perstack.doors.shared.agreements import agree_to_written
+from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
@@ -36,7 +36,7 @@ from perstack.trust.agreements import Agreement
 _TEMPLATE = "data-checker"
 _RECORDING = "tests/orders.json"
 _WRITES = "report.md"
-_PACE_S = 1.2  # seconds of a reply: seven of them take less than ten
+_PACE_S = 1.2  # seconds of a reply; the demo's seven replies take less than 10 s
 
 
 @click.command("demo")
@@ -44,7 +44,7 @@ _PACE_S = 1.2  # seconds of a reply: seven of them take less than ten
 def demo_command(to: str | None) -> None:
     """Play a recorded Job: two Experts check a table and write a report. Needs no key and no network.
 
-    It works in a temporary folder, of which nothing is left, unless --to names one.
+    It uses a temporary folder, which is removed afterwards, unless --to names one.
     """
     template = templates()[_TEMPLATE]
     _, _, expert, query = shlex.split(template.command)
@@ -60,7 +60,7 @@ def demo_command(to: str | None) -> None:
             sys.exit(status)
         print_out(f"\n$ cat {_WRITES}\n{(folder / _WRITES).read_text(encoding='utf-8')}")
     if to is None:
-        print_out(f"Nothing of it is left. Have these Experts: perstack init my-checker --template {_TEMPLATE}")
+        print_out(f"The folder was removed. To get these Experts: perstack init my-checker --template {_TEMPLATE}")
     else:
         print_out(f"next: {one_line(f'cd {shlex.quote(to)} && perstack log')}")
 
@@ -75,15 +75,17 @@ def _folder(to: str | None) -> Generator[Path]:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"--to {to} is there already: name a new folder") from None
+        raise UsageError(f"--to {to} exists already: name a new folder") from None
     except OSError as error:
-        raise UsageError(f"--to {to} cannot be made: {(error.strerror or '').lower()}; name another folder") from None
+        raise UsageError(
+            f"--to {to} cannot be created: {(error.strerror or '').lower()}; name another folder"
+        ) from None
     yield folder
 
 
 @contextmanager
 def _own_state_key() -> Generator[None]:
-    """Mark state by a key of this process: without one, the first demo would leave a key file in the user's home."""
+    """Mark state with a temporary key; otherwise the first demo would leave a key file in the user's home."""
     if os.environ.get(STATE_KEY):
         yield
         return
@@ -95,7 +97,7 @@ def _own_state_key() -> Generator[None]:
 
 
 def _write(template: Template, folder: Path) -> None:
-    pace = f", pace = {_PACE_S}" if has_screen() else ""  # nobody waits for a pipe
+    pace = f", pace = {_PACE_S}" if has_screen() else ""  # no pauses in a pipe: nobody watches
     model = (
         "# A recording replies in place of a model. Without these two lines the model is the first that is set up.\n"
         f'provider.providerName = "recorded"\nprovider.setting = {{ recording = "{_RECORDING}"{pace} }}'
@@ -115,13 +117,13 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
         JobOutput(OutputOptions(chosen_form="human", no_input=True)),
     )
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def run_expert(on_event: OnEvent) -> JobSummary:
         return await host.run(expert, query, on_event=on_event)
 
-    summary = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    summary = drive_interruptible(host, run_expert, lines)
     if summary is None or summary.status == "stoppedByInterrupt":
         return summary, INTERRUPTED
     if summary.status != "completed":
         return summary, report_outcome(summary, lines)
-    lines.result(summary.text)
+    lines.result(summary.id, summary.text)
     return summary, 0

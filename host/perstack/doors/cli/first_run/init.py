@@ -13,21 +13,21 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import DEFINITION, ProjectPlace, Template, model_lines, templates
+from perstack.config.project_place import DEFINITION, ProjectPlace, Template, model_lines, templates
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.diagnostics.doctor import ProviderState
-from perstack.doors.cli.first_run.keys import EMBEDDED, ChosenProvider, choose_provider
+from perstack.doors.cli.first_run.model_setup import EMBEDDED, ChosenProvider, choose_provider
 from perstack.doors.cli.terminal import choose, print_choices, print_err, print_out, table
-from perstack.doors.shared.agreements import agree_to_written
+from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
 _LIST = "?"  # the value of --template without a name
 _IGNORED = (".env", "perstack/")
-_UNSET = "# No provider is set up here yet: .env.example has what each needs, `perstack models` lists them."
+_UNSET = "# No provider is set up here yet: .env.example says what each needs, `perstack models` lists them."
 
 
 @click.command("init")
@@ -60,7 +60,9 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is not a folder: name another one")
     if os.path.lexists(path / DEFINITION):
-        raise UsageError(f"{path / DEFINITION} is there already: name another folder, or improve it by perstack create")
+        raise UsageError(
+            f"{path / DEFINITION} exists already: name another folder, or improve it with `perstack create`"
+        )
     asks = not no_input and sys.stdin.isatty()
     states = asyncio.run(_look(path if path.is_dir() else Path()))
     if provider is not None:
@@ -90,8 +92,10 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     if name is None and not any(state.is_usable for state in states):
         print_err("no provider is set up here yet: `perstack models` says how")
     first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
-    # the templates' tasks are too much for the embedded model
-    command = chosen_template.command if name != EMBEDDED else "perstack start, with a task of one step: a short text"
+    # the templates' tasks are too hard for the embedded model
+    command = (
+        chosen_template.command if name != EMBEDDED else "perstack start, with a task of one step, such as a short text"
+    )
     print_out(f"next: {one_line(first + command)}")
 
 
@@ -137,7 +141,7 @@ def _model_lines(states: Sequence[ProviderState], name: str | None, model: str |
     else:
         state = next((state for state in states if state.name == name), None)
         if state is None:
-            raise UsageError(f"there is no provider {name!r}: choose one of {', '.join(one.name for one in states)}")
+            raise UsageError(f"there is no provider {name!r}: choose one of {', '.join(each.name for each in states)}")
     if state is None:
         return _UNSET
     model_name = model or _default_model(state)
@@ -165,7 +169,7 @@ def _example(states: Sequence[ProviderState]) -> str:
 
 
 def _write(path: Path, files: Mapping[str, str]) -> None:
-    """Write the files that do not exist yet; perstack.toml last, since without it nothing has begun."""
+    """Write the files that do not exist yet; perstack.toml comes last: until it exists, `init` can be repeated."""
     for name, text in sorted(files.items(), key=lambda item: item[0] == DEFINITION):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -183,6 +187,6 @@ def _keep(path: Path) -> None:
         try:
             lines = read_bounded(path).decode("utf-8", "replace").split()
         except (NotRead, OSError):
-            return  # a file that cannot be read is not ours
+            return  # a file that cannot be read was not written by this command
         if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
-            print_err(f"note: it does not leave out {' and '.join(missing)}: add that if this folder is in git")
+            print_err(f"note: it does not ignore {' and '.join(missing)}: add that if this folder is in git")

@@ -1,11 +1,11 @@
-"""The total of a shopping cart."""
+"""The total of a shopping cart: a sample with two mistakes, for the reviewer to find."""
 
 from typing import NamedTuple
 
 
 class Line(NamedTuple):
     price: float
-    number: int
+    quantity: int
 
 
 def total(lines: list[Line], discount: float = 0) -> float:
@@ -13,8 +13,8 @@ def total(lines: list[Line], discount: float = 0) -> float:
 
 
 def parse(text: str) -> Line:
-    price, number = text.split(",")
+    price, quantity = text.split(",")
     try:
-        return Line(float(price), int(number))
+        return Line(float(price), int(quantity))
     except ValueError:
         return Line(0, 0)

@@ -166,7 +166,7 @@ class JobExports:
 
         Raises NotFound, Damaged, and UsageError for a Job that is too large or has a redacted event.
         """
-        return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.setup.env)
+        return await record_job(self._reader.storage, await self._reader.id_or_latest(job_id), self._source.setup.env)
 
     async def document(self, job_id: str | None = None) -> JsonObject:
         """Return a Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
@@ -175,5 +175,5 @@ class JobExports:
     async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
         """Return a Job's files, by relative path, in the format `form` of another program. Raises UsageError."""
         return await foreign_files(
-            self._reader.storage, await self._reader.resolve(job_id), self._source.setup.plugins.format(form)
+            self._reader.storage, await self._reader.id_or_latest(job_id), self._source.setup.plugins.format(form)
         )

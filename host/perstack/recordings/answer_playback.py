@@ -8,15 +8,15 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import new_limits
 from perstack.core.jobs.summary import places_of
 from perstack.core.runs.facts import Answer, Question, Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.runs.beginning import ResumedRun
-from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
+from perstack.engine.runs.person_decisions import PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
 from perstack.ports.provider import Provider
 from perstack.recordings.model import SaidApproval, SaidForm, SaidText
-from perstack.recordings.playback import played_calls, player_of
+from perstack.recordings.run_playback import played_calls, player_of
 
 DOOR = "recording"  # the door that is recorded for answers of a recording
 

@@ -20,8 +20,8 @@ from perstack.core.messages.messages import (
     text_of,
 )
 from perstack.core.runs.log_rows import arguments, tokens
-from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
+from perstack.doors.shared.status_phrases import STATUS_WORDS
 from perstack.host import Host
 
 _STATUSES = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
@@ -31,11 +31,11 @@ class MessagesDiff(NamedTuple):
     """The difference between the messages of two checkpoints."""
 
     since: str | None  # the last checkpoint of the previous step; None for a Job's first step
-    gone: tuple[AnyMessage, ...]  # messages that were removed or changed: shortened, or replaced by a summary
+    gone: tuple[AnyMessage, ...]  # messages of the earlier step that were removed, shortened, or replaced by a summary
     new: tuple[AnyMessage, ...]
 
 
-def standing_of(checkpoint: Checkpoint) -> str:
+def status_of_checkpoint(checkpoint: Checkpoint) -> str:
     """Return the Run's status at the checkpoint as text."""
     return _STATUSES.get(checkpoint.status, checkpoint.status)
 
@@ -70,25 +70,28 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
         return [
             (
                 f"{'error' if part.is_error else 'result'} of {part.tool_name} {part.tool_call_id}",
-                _separated(part.contents),
+                _joined(part.contents),
             )
             for part in message.contents
         ]
     if isinstance(message, ExpertMessage):
         return _reply(message)
-    text = _separated(message.contents)
+    text = _joined(message.contents)
     if isinstance(message, InstructionMessage):
         return [("instruction", text)]
-    return [("in place of older messages" if text.startswith(COMPACTED_MARK) else "query", text)]
+    return [("instead of older messages" if text.startswith(COMPACTED_MARK) else "query", text)]
 
 
-def _separated(contents: Iterable[ResultContent]) -> str:
-    """Return the parts of one message with an empty line between them, as a model has them apart."""
+def _joined(contents: Iterable[ResultContent]) -> str:
+    """Return the parts of one message with an empty line between them: for a model they are separate."""
     return "\n\n".join(text_of((part,)).strip("\n") for part in contents)
 
 
-async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
-    """Return the messages new since the previous step, maybe of a continued Run. Raises NotFound and StorageError."""
+async def new_messages(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
+    """Return the messages that are new since the previous step, which may be in the Run that this one continues.
+
+    Raises NotFound and StorageError.
+    """
     previous_id = await _previous_checkpoint(host, checkpoint)
     old = () if previous_id is None else (await host.jobs.checkpoint(previous_id, job_id=checkpoint.job_id)).messages
     removed, new = difference(old, checkpoint.messages)
@@ -143,5 +146,5 @@ def _reply(message: ExpertMessage) -> list[tuple[str, str]]:
 
 def _context(checkpoint: Checkpoint) -> str:
     share = checkpoint.context_window_usage
-    suffix = "" if share is None else f", {share:.0%} of what fits"
+    suffix = "" if share is None else f", {share:.0%} of the context window"
     return f"{checkpoint.context_tokens:,} tokens{suffix}" if checkpoint.context_tokens else ""

@@ -24,8 +24,8 @@ from typing import Literal, assert_never
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Decision, PermissionRule, RuleSet, read_rule
 from perstack.core.definitions.skills import PathUse, Subject
-from perstack.core.permissions.calls import PolicyCall, line_of
 from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
+from perstack.core.permissions.policy_calls import PolicyCall, line_of
 from perstack.core.permissions.programs import SETS_VARIABLES, parts_of, redirects_of
 from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless
 from perstack.dataclass import dataclass

@@ -13,7 +13,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_AMOUNT, Amount, Charge, Exceeded, Usage
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.budget import (
+from perstack.core.jobs.budget_ledger import (
     ENDPOINT_OVERHEAD_TOKENS,
     FIRST_REPLY_TOKENS,
     MIN_REPLY_TOKENS,
@@ -25,7 +25,7 @@ from perstack.core.jobs.budget import (
 )
 from perstack.core.jobs.job import Job
 from perstack.core.messages.messages import Message, blobs_of
-from perstack.core.runs.context import window_of
+from perstack.core.runs.context_window import window_of
 from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run

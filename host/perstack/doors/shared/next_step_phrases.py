@@ -12,12 +12,12 @@ from perstack.next_steps import Act, Decide, GiveAnswer, NextStep, Resume, phras
 # A step without a phrase in a door's table, or with an empty one, is phrased by `perstack.next_steps.in_words`.
 
 _AT_A_TERMINAL: Mapping[str, str] = {
-    "WriteDefinition": "write one by `perstack init`",
-    "LogIn": "log in by `perstack login {skill_name}`",
-    "Trust": "agree to it by `perstack trust`",
-    "Trust folder": "agree to it by `perstack trust` in {folder}",
-    "Trust is_state": "see what waits there, and agree to it, by `perstack trust --state`",
-    "Trust is_state storage": "see what waits there, and agree to it, by `perstack trust --state --storage {storage}`",
+    "WriteDefinition": "write one with `perstack init`",
+    "LogIn": "log in with `perstack login {skill_name}`",
+    "Trust": "agree to it with `perstack trust`",
+    "Trust folder": "agree to it with `perstack trust` in {folder}",
+    "Trust is_state": "see what waits there and agree to it with `perstack trust --state`",
+    "Trust is_state storage": "see what waits there and agree to it with `perstack trust --state --storage {storage}`",
 }
 
 # Next steps as prompts of an ACP session.
@@ -28,7 +28,6 @@ ACP: Mapping[str, str] = {
     "Resume job": "continue with a new prompt",
     "Continue": "continue with a new prompt",
     "Start": "continue with a new prompt",
-    "WriteDefinition": "write one with `perstack init`",
 }
 
 
@@ -89,25 +88,25 @@ _LIMITS = {
 _QUESTIONS = "--type stopRunByInteractiveTool` shows where something was"
 CLI: Mapping[str, str] = {
     "GiveAnswer": "answer with: {command}",
-    "GiveAnswer is_approval": "see it whole and decide it with: {command}",
+    "GiveAnswer is_approval": "see the whole call and decide it with: {command}",
     "GiveAnswer is_approval is_shown": "answer with: {command}",
     "AnswerEarlier": "answer an earlier question with --resume-from",
     "Resume": "continue with: {command}",
     "TryAgain": "{command}",
-    "ResumeWithoutDependencies": "{command} continues without",
+    "ResumeWithoutDependencies": "{command} continues without them",
     "Continue": "continue with a new query: {command}",
     "Start": "start one with `{command}`",
-    "Start job_id": "begin it again with `{command}`",
+    "Start job_id": "start it again with `{command}`",
     "Inspect log": "`perstack log` shows them",
     "Inspect log job_id": "`perstack log --job {job_id}` shows them",
     "Inspect questions": f"`perstack log {_QUESTIONS}",
     "Inspect questions job_id": f"`perstack log --job {{job_id}} {_QUESTIONS}",
-    "Inspect tasks": "`perstack task list` shows what there is",
+    "Inspect tasks": "`perstack task list` lists them",
     "Inspect series": "`perstack iterations` lists them",
     "Inspect schedules": "`perstack schedules` lists them",
     "Inspect inbox": "`perstack inbox` lists what is open",
-    "Inspect plugins": "`perstack plugins` lists what there is",
-    "Inspect providers": "`perstack models` lists every way, `perstack login --provider NAME` keeps a key",
+    "Inspect plugins": "`perstack plugins` lists those installed",
+    "Inspect providers": "`perstack models` lists the providers, `perstack login --provider NAME` keeps a key",
     "Inspect damage": "`perstack verify` says why",
     "Inspect damage job_id": "`perstack verify {job_id}` says why",
     "SetOption": "name one with --{option}",
@@ -129,7 +128,7 @@ CLI: Mapping[str, str] = {
 
 
 def command(step: NextStep) -> str:
-    """Return the step's command; for a step without one its phrase for any door."""
+    """Return the step's command; for a step without a command its phrase for any door."""
     if isinstance(step, Decide):
         return decision_command(step)
     text = phrase(step, COMMANDS)
@@ -143,27 +142,27 @@ _BY_A_PERSON: Mapping[str, str] = {"Decide": "a person can do it with `{command}
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
 
 MCP: Mapping[str, str] = {
-    "GiveAnswer": f"have a person answer by the tool answer (job {{id}}), or by: {COMMANDS['GiveAnswer']}",
-    "GiveAnswer is_approval": f"a person approves the call, or not, by: {COMMANDS['GiveAnswer is_approval']}",
-    "Resume job": "resume it where it was: resume_job {id}",
-    "Resume job needs": "a person gives it more: perstack resume {id} --{needed} N",
+    "GiveAnswer": f"have a person answer with the tool answer (job {{id}}), or with: {COMMANDS['GiveAnswer']}",
+    "GiveAnswer is_approval": f"a person approves or denies the call with: {COMMANDS['GiveAnswer is_approval']}",
+    "Resume job": "resume it with resume_job {id}",
+    "Resume job needs": "a person raises the limit: perstack resume {id} --{needed} N",
     "Resume job needs max_cost": "a person is asked for a higher limit: resume_job {id} with maxCost",
     "Resume job needs max_steps": "a person is asked for a higher limit: resume_job {id} with maxSteps",
     "Resume task": "continue it: task_resume {id}",
     "TryAgain": "try it again: task_retry {task_id}",
-    "ResumeWithoutDependencies": "task_resume {task_id} continues without",
+    "ResumeWithoutDependencies": "task_resume {task_id} continues without them",
     "Continue": "continue with a new query: continue_job {job_id}",
     "Start": "call the tool of an Expert",
-    "Inspect tasks": "task_list shows what there is",
+    "Inspect tasks": "task_list lists them",
     "Inspect inbox": "the tool inbox lists what is open",
-    "WriteDefinition": "a person has to run `perstack init`",
-    "Install": "a person has to run `perstack install`",
-    "LogIn": "a person has to run `perstack login {skill_name}`",
-    "Trust": "a person agrees by `perstack trust`",
-    "Trust folder": "a person agrees by `perstack trust` in {folder}",
-    "Trust is_state": "a person looks at what waits there, and agrees, by `perstack trust --state`",
+    "WriteDefinition": "a person must run `perstack init`",
+    "Install": "a person must run `perstack install`",
+    "LogIn": "a person must run `perstack login {skill_name}`",
+    "Trust": "a person agrees with `perstack trust`",
+    "Trust folder": "a person agrees with `perstack trust` in {folder}",
+    "Trust is_state": "a person sees what waits there, and agrees, with `perstack trust --state`",
     "Trust is_state storage": (
-        "a person looks at what waits there, and agrees, by `perstack trust --state --storage {storage}`"
+        "a person sees what waits there, and agrees, with `perstack trust --state --storage {storage}`"
     ),
     **_BY_A_PERSON,
 }
@@ -176,8 +175,8 @@ BASE = "/v1/execution"
 HTTP: Mapping[str, str] = {
     "Resume task": f"POST {BASE}/{{id}}/resume",
     "TryAgain": f"POST {BASE}/{{task_id}}/retry",
-    "ResumeWithoutDependencies": f"POST {BASE}/{{task_id}}/resume continues without",
-    "Inspect tasks": f"GET {BASE} lists what there is",
+    "ResumeWithoutDependencies": f"POST {BASE}/{{task_id}}/resume continues without them",
+    "Inspect tasks": f"GET {BASE} lists them",
     **_BY_A_PERSON,
 }
 
@@ -189,16 +188,16 @@ TUI: Mapping[str, str] = {
     "GiveAnswer": "answer below, or from the Inbox (F3)",
     "AnswerEarlier": "answer an earlier question from the History (F2)",
     "Resume job": "Enter resumes",
-    "Resume job needs": "",  # as for any door
-    "Resume job needs max_cost": "type what the Job may cost in dollars, and Enter resumes",
+    "Resume job needs": "",  # empty: the phrase for any door
+    "Resume job needs max_cost": "type a higher limit in dollars, and Enter resumes",
     "Resume job needs max_steps": "type a higher number of steps, and Enter resumes",
     "Continue": "continue with a new query",
     "Start": "start a new Job (Ctrl+T)",
     "Inspect log": "the History (F2) shows them",
     "Inspect questions": "the History (F2) shows them",
     "Inspect inbox": "the Inbox (F3) lists what is open",
-    "Inspect plugins": "`perstack plugins` lists what there is",
-    "Inspect providers": "`perstack models` lists every way, `perstack login --provider NAME` keeps a key",
+    "Inspect plugins": "`perstack plugins` lists those installed",
+    "Inspect providers": "`perstack models` lists the providers, `perstack login --provider NAME` keeps a key",
 }
 LINEAR_TUI: Mapping[str, str] = {
     **TUI,
@@ -215,11 +214,11 @@ LINEAR_TUI: Mapping[str, str] = {
 
 
 def _of_door(phrases: Mapping[str, str]) -> Callable[[NextStep], str]:
-    def say(step: NextStep) -> str:
+    def phrase_of(step: NextStep) -> str:
         needed = step.needs or "" if isinstance(step, Resume) else ""
         return phrase(step, phrases, command=command(step), needed=needed.replace("_", "-"))
 
-    return say
+    return phrase_of
 
 
 acp_phrase = _of_door(ACP)
@@ -244,9 +243,9 @@ class CommandLine(NamedTuple):
 
 
 def of_job(job_id: str, expert: str, given: str = "", *, step: NextStep | None) -> list[CommandLine]:
-    """Return the commands for a Job, which continues by `step`; None if it cannot, as while it runs.
+    """Return the commands for a Job. `step` is its next step; None if it cannot continue now, such as while it runs.
 
-    `given` holds the options that locate the project, appended to each.
+    `given` holds the options that locate the project; they are appended to each command.
     """
     job = quote(job_id)
     run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}"
@@ -285,9 +284,11 @@ def of_checkpoint(
     asked: str | None = None,
     marked: str | None = None,
 ) -> list[CommandLine]:
-    """Return the commands for a checkpoint; one of a delegate, or of a Job that is closed for good, begins no branch.
+    """Return the commands for a checkpoint.
 
-    `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
+    Without `begins_branch` (a delegate's, a closed Job's) none starts a branch.
+
+    `asked` is the checkpoint at which the step's question can be answered again, `marked` a checkpoint to compare with.
     """
     job, checkpoint = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {checkpoint}"

@@ -68,7 +68,7 @@ def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: o
     return tuple(found)
 
 
-def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
+def person_refusal(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
     """Return the refusal of a call that decides what only a person decides. `advice`: who else may decide it."""
     texts = "; ".join(filter(None, (*(approvable_text(one.text) for one in decisions), advice)))
     steps = dict.fromkeys(one.step for one in decisions if one.step is not None)

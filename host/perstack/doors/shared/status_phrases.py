@@ -22,7 +22,7 @@ STATUS_WORDS: dict[JobStatus, str] = {status: word.replace("-", " ") for word, s
 
 
 def status_of(summary: JobSummary) -> str:
-    """Return the Job's status as text; `closed` is added for one that was closed for good."""
+    """Return the Job's status as text; `closed` is added if a person closed it permanently."""
     word = STATUS_WORDS[summary.status]
     return word if summary.closed is None else f"{word}, closed"
 
@@ -45,7 +45,7 @@ def spending_line(summary: JobSummary) -> str:
 def job_line(summary: JobSummary, phrase: Callable[[NextStep], str]) -> str:
     """Return a line with id, status, cost and the next step, worded by `phrase`."""
     step = next_step_of_job(summary)
-    closer = "" if summary.closed is None else f" for good by {summary.closed.by}"
+    closer = "" if summary.closed is None else f" permanently by {summary.closed.by}"
     next_step = "" if step is None else f"; {phrase(step)}"
     return f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}"
 
@@ -73,14 +73,14 @@ _LIMIT_OPTIONS: dict[BudgetName, Option] = {
 
 
 def next_step_of_job(summary: JobSummary) -> AfterJob | None:
-    """Return how the Job continues; None while it runs or if it was closed for good."""
+    """Return how the Job continues; None while it runs, or if it was closed permanently."""
     if summary.closed is not None:
         return None
     if summary.status == "stoppedByInteractiveTool" and summary.asking is not None and summary.asking.call_digest:
         return GiveAnswer(summary.asking.id, is_approval=True)  # an approval is answered by its question's id
     if summary.exceeded_budget is not None:
         return Resume(summary.id, needs=_LIMIT_OPTIONS[summary.exceeded_budget])
-    return _what_follows(summary.id, summary.status, summary.expert_key)
+    return _next_step(summary.id, summary.status, summary.expert_key)
 
 
 def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]:
@@ -88,7 +88,7 @@ def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]
     if series.status not in ("paused", "failed"):
         return ()
     give_answer = (
-        None if series.job_id is None or series.job_status is None else _what_follows(series.job_id, series.job_status)
+        None if series.job_id is None or series.job_status is None else _next_step(series.job_id, series.job_status)
     )
     if series.approval_id is not None:
         give_answer = GiveAnswer(series.approval_id, is_approval=True)
@@ -99,7 +99,7 @@ def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]
     return (*first, Resume(series.id, "series", needs))
 
 
-def _what_follows(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
+def _next_step(job_id: str, status: JobStatus, expert_key: str | None = None) -> AfterJob | None:
     match status:
         case "running" | "queued":
             return None

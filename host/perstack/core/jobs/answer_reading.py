@@ -19,7 +19,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.facts import Answer as Said
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.schemas.json_schema import Checker, Meter
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
@@ -210,7 +210,7 @@ def _changed_arguments(text: str) -> JsonObject | None:
         return None
     args = _parsed(rest.strip())
     if not isinstance(args, dict):
-        raise UsageError(f'the changed arguments are not a JSON object: write {WITH} {{"NAME": VALUE, …}}')
+        raise UsageError(f'the changed arguments are not a JSON object: say {WITH} {{"NAME": VALUE, …}}')
     return args
 
 
@@ -231,13 +231,13 @@ def describe_accepted(allowed: AcceptedAnswers) -> str:
     if allowed.schema is not None:
         fields = _fields(allowed.schema)
         if not fields:
-            return "say yes or no"
+            return "answer yes or no"
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
     if allowed.is_approval:
         return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in «no: because …»"
     if allowed.is_yes_no:
-        return "say yes or no; a text may follow a colon, as in «no: because …»"
+        return "answer yes or no; a text may follow a colon, as in «no: because …»"
     if allowed.is_list:
         other = ", or other words" if allowed.allows_other else ""
         return f"say any of these, with commas between{other}: {', '.join(allowed.options)}"
@@ -409,7 +409,7 @@ class UnreadAnswer:
         if self.changed is None:
             return read_job_answer(question, self.text)
         if not question.call_digest:
-            raise UsageError(f"{question.id} does not ask for approval of a call, so there are no arguments to change")
+            raise UsageError(f"{question.id} is not an approval of a call, so there are no arguments to change")
         return Approval(decision="once", changed=self.changed)
 
     def _check_approval(self, question: OpenQuestion) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from perstack.config.project import ProjectPlace
+from perstack.config.project_place import ProjectPlace
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.definition_files import open_definition

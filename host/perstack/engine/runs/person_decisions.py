@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.facts import Answer, Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict
 from perstack.next_steps import Inspect
 
 if TYPE_CHECKING:
-    from perstack.core.jobs.answers import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
 
 
 @dataclass(frozen=True, slots=True)

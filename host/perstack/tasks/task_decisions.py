@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perstack.core.definitions.job_status import PauseReason
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
-from perstack.oversight.decisions import NeededDecision
+from perstack.oversight.needed_decisions import NeededDecision
 from perstack.tasks import events as task_events
 from perstack.tasks.state import TaskState, allowed, due_at, in_words
 

@@ -33,14 +33,13 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
 from perstack.core.messages.tool_search import SEARCH_TOOL
-from perstack.core.runs.context import policy_of
+from perstack.core.runs.context_window import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
-from perstack.engine.plugins.agreements import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
@@ -52,6 +51,7 @@ from perstack.engine.plugins.tool_catalogue import (
     interactive_tools,
     skill_tools,
 )
+from perstack.engine.plugins.trust_checks import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
 from perstack.ports.parts import Part, Parts

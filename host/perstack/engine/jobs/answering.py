@@ -5,15 +5,15 @@ from __future__ import annotations
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Overrides
-from perstack.core.jobs.answers import UnreadAnswer
+from perstack.core.jobs.answer_reading import UnreadAnswer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.runs.beginning import NewRun, ResumedRun
-from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
+from perstack.engine.runs.person_decisions import PersonAnswer, PersonDecisions
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerEarlier, Continue, Inspect
 

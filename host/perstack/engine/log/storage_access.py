@@ -184,7 +184,7 @@ class _StorageName(BaseModel):
     name: str
 
 
-async def storage_name(storage: Storage) -> str | None:
+async def read_storage_name(storage: Storage) -> str | None:
     """Return the storage's name; None if it has none yet. Raises StorageError."""
     try:
         lines = await storage.space(_IDENTITY_SPACE).read(_IDENTITY_LOG, limit=1)
@@ -195,11 +195,11 @@ async def storage_name(storage: Storage) -> str | None:
 
 async def ensure_storage_name(storage: Storage) -> str | None:
     """Return the storage's name, and create it if there is none; the first of two is kept. Raises StorageError."""
-    if (name := await storage_name(storage)) is not None:
+    if (name := await read_storage_name(storage)) is not None:
         return name
     space = storage.space(_IDENTITY_SPACE)
     with suppress(Conflict):
         await space.create_job(_IDENTITY_LOG.job_id)
     with suppress(Conflict):
         await add_payload(space, _IDENTITY_LOG, _StorageName(name=secrets.token_hex(16)).model_dump_json().encode())
-    return await storage_name(storage)
+    return await read_storage_name(storage)

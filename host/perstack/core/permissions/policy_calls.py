@@ -55,6 +55,14 @@ def as_written(path: str, folder: str) -> Sequence[str]:
     return (normpath(join(folder, path)),)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Recorded decision on a call that a replay makes differently, or cannot make again."""
+
+    words: str
+    doubt: str = ""  # why it may be right all the same; empty if it is certainly wrong
+
+
 @dataclass(frozen=True)
 class PolicyCall:
     """Properties of a call that a decision depends on."""
