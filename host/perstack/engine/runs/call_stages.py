@@ -3,7 +3,7 @@
 `core/runs/call_stages.py` has the theory. A stage that may deny a call is added as a module with a `Judge` and a row in
 `STAGES`; one that has to await something has a function for each of the two fields of `CallStage`. Its place in the
 table is its place in the decision. A call that no stage denies and one has a person asked about goes on to
-`approvals.ask_approval`, and what is approved to `tool_calls.run_tools`.
+`approvals.settle_or_ask`, and what is approved to `tool_calls.run_tools`.
 
 Only questions of the permission rules are lifted without a person: by approvals for the whole Job (`core.permissions.
 call_rulings`), by grants of the project and by the default of `exec` (`approvals`). A question of any other stage
