@@ -135,8 +135,10 @@ def glossary_violations() -> list[str]:
 
 _PREDICATE = re.compile(r"_*(is|has|differs|belongs|was|can|may|needs)_\w+")
 _READ = re.compile(
-    r"_*(is|has|was|can|may|needs|read|load|get|list|find|fetch|head|exists|entry|summary|count|size|end|first|last|stat"
-    r"|lookup|resolve|in_thread|to_thread|run_sync|one_of|select|row|rows|query|jobs|runs|status|poll|check|wait)\w*"
+    r"_*((is|has|was|can|may|needs|read|load|get|list|find|fetch|resolve|select|query|poll|check|wait|gather)(_\w+)?"
+    r"|in_thread|to_thread|run_sync|head|exists|entry|summary|count|size|end|first|last|stat|one_of|rows?|jobs?|runs?"
+    r"|events|logs|lease_info|folder|content|status|progress_of|tree_now|storage_name|live|work_of|engine|now|use"
+    r"|execute|incarnation)"
 )
 """Functions that a predicate may await: their names say that they read."""
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal import Terminal
 
-from perstack.config.env import read_env
 from perstack.config.source import TooMuch, matches
 from perstack.definition_files import load_project
 from perstack.errors import DefinitionError, UsageError
 from perstack.lockfile.lock import read_lock
+from perstack.trust.env_files import read_env
 
 DEEP = [
     "x = " + "[" * 5000 + "]" * 5000,

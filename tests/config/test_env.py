@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from perstack.config.env import read_env
-from perstack.config.user_keys import KeyStore
 from perstack.errors import UsageError
+from perstack.trust.env_files import read_env
+from perstack.trust.user_keys import KeyStore
 
 
 def test_env_and_env_local_are_read_and_the_local_one_wins(write, tmp_path):
@@ -84,7 +84,9 @@ def test_a_stored_key_precedes_a_file_that_was_found_and_not_one_that_was_named(
 
 
 def test_without_such_a_file_the_library_is_not_imported(tmp_path):
-    code = "import sys, pathlib, perstack.config.env as e; e.read_env(pathlib.Path()); print('dotenv' in sys.modules)"
+    code = (
+        "import sys, pathlib, perstack.trust.env_files as e; e.read_env(pathlib.Path()); print('dotenv' in sys.modules)"
+    )
     paths = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.env import read_env
-from perstack.config.user_keys import KeyStore
+from perstack.trust.env_files import read_env
+from perstack.trust.user_keys import KeyStore
 
 NAME, KEY = "ANTHROPIC_API_KEY", "sk-stored-by-the-user"
 

@@ -28,7 +28,6 @@ from wire import Said, Wire
 
 from perstack.audit.auditor import verify_any
 from perstack.audit.replay import replay_job
-from perstack.config.env import read_env
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.policy_calls import policy_call
@@ -52,6 +51,7 @@ from perstack.ports.storage import RunRef
 from perstack.recordings.job_exports import job_document
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
+from perstack.trust.env_files import read_env
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
 from perstack_server.command import offers_roots

@@ -17,9 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from perstack.config.env import EnvFile, read_env
 from perstack.config.project_place import ProjectPlace, folder_contains, folder_of, is_named, owner_of
-from perstack.config.user_keys import KeyStore
 from perstack.core.base.records import Record, canonical_json
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.experts import Expert, Iterate
@@ -33,6 +31,7 @@ from perstack.support.variables import variables_in
 from perstack.system.clock import SYSTEM
 from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
+from perstack.trust.env_files import EnvFile, read_env
 from perstack.trust.items import (
     IsVendor,
     Ownership,
@@ -47,6 +46,7 @@ from perstack.trust.items import (
     items_to_trust,
     no_files,
 )
+from perstack.trust.user_keys import KeyStore
 
 
 def _unknown_vendor(name: str) -> bool | None:

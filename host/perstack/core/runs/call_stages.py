@@ -87,12 +87,14 @@ def with_verdict(decided: DecidedCall, verdict: Verdict | None) -> DecidedCall:
     return decided.model_copy(update={**denied, "rule": verdict.rule})
 
 
-def after_stage(stage: str, before: DecidedCall, after: DecidedCall) -> DecidedCall:
-    """Return what stands after a stage, with the stage that decided it. A milder verdict changes nothing."""
-    if after.strictness < before.strictness:
-        return before
-    is_same = after.strictness == before.strictness and after.rule == before.rule
-    return after if is_same or after.decider == stage else after.model_copy(update={"stage": stage})
+def after_stage(stage: str, previous_decided: DecidedCall, next_decided: DecidedCall) -> DecidedCall:
+    """Return the decision after a stage, with the stage that decided it. A milder verdict changes nothing."""
+    if next_decided.strictness < previous_decided.strictness:
+        return previous_decided
+    is_unchanged = next_decided.strictness == previous_decided.strictness and next_decided.rule == previous_decided.rule
+    if is_unchanged or next_decided.decider == stage:
+        return next_decided
+    return next_decided.model_copy(update={"stage": stage})
 
 
 # How a replay repeats each stage.

@@ -124,7 +124,7 @@ class HostOptions:
             raise UsageError(f"--config {self.config}: no such file")
         place = find_place(self.workspace or self.folder, self.config)
         if self.env_path:
-            from perstack.config.env import missing_file
+            from perstack.trust.env_files import missing_file
 
             name = missing_file(place.folder, self.env_path)
             if name is not None:

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from perstack.config.check import suggestion
-from perstack.config.user_keys import KeyStore
 from perstack.core.base.text import one_line
 from perstack.dataclass import dataclass
 from perstack.diagnostics.doctor import ProviderState
 from perstack.doors.cli.terminal import choose, confirm, print_choices, print_err, prompt
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
+from perstack.trust.user_keys import KeyStore
 
 EMBEDDED = "local"  # the provider of the embedded model, and the extra that installs it
 _LATER = "later"

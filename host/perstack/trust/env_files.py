@@ -18,10 +18,10 @@ from pathlib import Path
 
 from perstack.config.project_place import check_owner
 from perstack.config.source import NotRead, read_bounded
-from perstack.config.user_keys import KeyStore
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+from perstack.trust.user_keys import KeyStore
 
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of one file
 
