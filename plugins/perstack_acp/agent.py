@@ -20,7 +20,7 @@ from acp.interfaces import Client
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answer_reading import ALWAYS, accepted, accepted_answers
+from perstack.core.jobs.answer_reading import ALWAYS, accepted_answers, describe_accepted
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, fitted_change
@@ -279,7 +279,7 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
 
 def _in_words(question: OpenQuestion, form: Form) -> str:
     allowed = accepted_answers(question)
-    return f"{form.message}\n({accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
+    return f"{form.message}\n({describe_accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
 
 
 def _modes(editor_session: EditorSession) -> schema.SessionModeState:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
 from perstack.core.base.text import count, one_line
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events
@@ -163,7 +163,7 @@ class Session:
         """Steps, tokens and cost of the Job so far."""
         live = self.transcript.live
         tokens = count(live.usage.total_tokens, "token") if live.usage.total_tokens else ""
-        return ", ".join(filter(None, (count(live.steps, "step"), tokens, cost(live.usage, live.unpriced_tokens))))
+        return ", ".join(filter(None, (count(live.steps, "step"), tokens, cost_text(live.usage, live.unpriced_tokens))))
 
     @property
     def resumption(self) -> Resume | None:

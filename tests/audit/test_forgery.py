@@ -301,7 +301,7 @@ def test_a_line_of_a_task_or_a_series_cannot_be_redacted(copy: Path, kind: str) 
     left = open_line(lines[1])
     lines[1] = b'{"type":"x","id":"%b-1-2","redacted":true' % of.encode() + lines[1][len(left.payload) - 1 :]
     path.write_bytes(b"\n".join((*lines, b"")))
-    assert any("its content was taken out" in finding.message for finding in verified(copy, of).findings)
+    assert any("its content was removed" in finding.message for finding in verified(copy, of).findings)
 
 
 @pytest.mark.parametrize("of", ["chore", "series"])

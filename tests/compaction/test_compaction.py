@@ -159,7 +159,7 @@ def test_what_cannot_get_below_the_window_is_named(bench: Bench) -> None:
     job = wait_for(host.run("a", "long " * 20_000, on_event=seen))
     assert job.status == "stoppedByError"
     assert "the first query, about 33," in (job.error or "")
-    assert "cannot get below the 8,000 tokens" in (job.error or "")
+    assert "cannot be reduced to the 8,000 of the model" in (job.error or "")
     assert model.sent == []
 
 

@@ -11,8 +11,8 @@ from perstack.core.jobs.answer_reading import (
     APPROVAL,
     NO,
     YES,
-    accepted,
     accepted_answers,
+    describe_accepted,
     read_answer,
     read_job_answer,
     yes_or_no,
@@ -100,7 +100,7 @@ def test_any_text_is_read_as_a_yes_or_a_no_or_refused_in_one_line(said: str) -> 
         return
     with pytest.raises(UsageError) as refused:
         read_answer(APPROVAL, said)
-    assert str(refused.value) == f"the answer does not fit: {accepted(APPROVAL)}"
+    assert str(refused.value) == f"the answer does not fit: {describe_accepted(APPROVAL)}"
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_who_answered_is_one_short_line_and_survives_the_log(user: str, client: 
     by = By(user=user, client=f"evil\x1b[2J\u202e\ud800\n{client}")
     assert By.model_validate_json(by.to_json()) == by
     assert all(len(part) <= 200 and part.isprintable() for part in (by.user, by.client))
-    assert by.bringing("urn:\x07x").source == "urn: x"
+    assert by.with_source("urn:\x07x").source == "urn: x"

@@ -96,7 +96,7 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     request = next(event for event in reversed(simulation.events) if isinstance(event, RequestApproval))
     common = {**simulation.stamp(), "tool_call_id": request.tool_call_id, "by": {"door": "cli"}}
     other = DecideApproval(**common, call_digest=call_digest("s", "t", {"path": "b.txt"}), decision="once")
-    with pytest.raises(IllegalEvent, match="not of call"):
+    with pytest.raises(IllegalEvent, match="not for call"):
         evolve(run, other, run.head)
     wider = DecideApproval(**common, call_digest=request.call_digest, decision="job", rule="*")
     with pytest.raises(IllegalEvent, match="was not offered"):
@@ -105,7 +105,7 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     with pytest.raises(IllegalEvent, match="not of call"):
         evolve(run, changed, run.head)
     unasked = StartToolCall(**simulation.stamp(), tool_call_id=request.tool_call_id, call_digest=request.call_digest)
-    with pytest.raises(IllegalEvent, match="nobody has approved"):
+    with pytest.raises(IllegalEvent, match="starts without an approval"):
         evolve(run, unasked, run.head)
 
 

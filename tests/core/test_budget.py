@@ -102,7 +102,7 @@ class Ledgers(RuleBasedStateMachine):
         spending = run.spending
         self.spent[run.id] = spending.usage.total_tokens + (spending.assumed.tokens if spending.assumed else 0)
         self.open[run.id] = spending.reserved.tokens if spending.reserved else 0
-        return self.ledger.take(run)
+        return self.ledger.update(run)
 
     def runs_of_expert(self, expert: str) -> list[str]:
         return [run.id for run in self.runs.values() if run.start.expert_key == expert]
@@ -160,7 +160,7 @@ class Ledgers(RuleBasedStateMachine):
     def die(self) -> None:
         self.ledger = Ledger(self.job)
         for run in self.runs.values():
-            self.ledger.take(run, at_rest=True)
+            self.ledger.update(run, at_rest=True)
         for run in list(self.runs.values()):
             if run.spending.reserved is not None:
                 self.take(replaced(run, reserved=None, assumed=run.spending.reserved + run.spending.assumed))
@@ -185,20 +185,20 @@ TestLedgers.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 def test_what_cannot_fit_even_when_all_comes_back_is_not_waited_for() -> None:
     ledger = Ledger(Budget(max_tokens=1_000))
     for number in (1, 2):
-        ledger.take(run_of(number, above=None if number == 1 else 1))
-    ledger.take(replaced(run_of(1), reserved=Charge(tokens=600)))
+        ledger.update(run_of(number, above=None if number == 1 else 1))
+    ledger.update(replaced(run_of(1), reserved=Charge(tokens=600)))
     assert isinstance(ledger.reserve("job-2", Bound(500, 100, 50)), WaitForRoom)
     assert isinstance(ledger.reserve("job-2", Bound(2_000, 100, 50)), Exceeded)
 
 
 def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None:
     ledger = Ledger(Budget(max_tokens=1_000))
-    ledger.take(run_of(1))
+    ledger.update(run_of(1))
     ledger.hold("call", "job-1", Amount(800))
     bound = Bound(300, 100, 50)
     assert isinstance(ledger.reserve("job-1", bound), WaitForRoom)
     assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), Exceeded)
-    ledger.drop("call")
+    ledger.release("call")
     assert isinstance(ledger.reserve("job-1", bound), Grant)
 
 

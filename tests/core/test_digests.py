@@ -13,7 +13,7 @@ from simulation import START, Simulation
 
 from perstack.audit.request_check import request_difference
 from perstack.core.base.chain import EMPTY_LOG, link
-from perstack.core.base.records import canonical_fact
+from perstack.core.base.records import canonical_record
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.messages.messages import (
     BlobPart,
@@ -201,9 +201,9 @@ def test_a_step_hashes_only_its_own_messages(monkeypatch: pytest.MonkeyPatch) ->
 
     def hashed_bytes(message: UserMessage, **options: bool) -> bytes:
         hashed.append(message.contents[0].text)
-        return canonical_fact(message, **options)
+        return canonical_record(message, **options)
 
-    monkeypatch.setattr("perstack.core.messages.messages.canonical_fact", hashed_bytes)
+    monkeypatch.setattr("perstack.core.messages.messages.canonical_record", hashed_bytes)
     history = History()
     for step in range(50):
         history = history.append(UserMessage(contents=(TextPart(text=str(step)),)))

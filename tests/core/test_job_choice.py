@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.project import Retention
-from perstack.core.jobs.queries import JobChoice, not_retained, removable
+from perstack.core.jobs.queries import JobChoice, expired_jobs, removable
 from perstack.core.jobs.summary import JobSummary
 
 EVERY = JobChoice()
@@ -43,7 +43,7 @@ def test_all_conditions_must_hold() -> None:
     ]
     choice = JobChoice.of(["stoppedByError"], ["writer"], {"team": "x"}, before=9)
     assert ids(removable(jobs, choice)) == ["a"]
-    assert [one.id for one in jobs if JobChoice.of(since=3).has(one)] == ["c", "d"]
+    assert [one.id for one in jobs if JobChoice.of(since=3).matches(one)] == ["c", "d"]
 
 
 def test_the_newest_of_each_expert_are_kept_counted_among_all_its_jobs() -> None:
@@ -67,10 +67,10 @@ def test_what_runs_is_damaged_or_waits_is_kept() -> None:
 def test_what_is_not_retained_is_what_perstack_toml_says_and_nothing_if_it_says_nothing() -> None:
     day = 86_400_000
     jobs = [job("old", 1, "stoppedByError"), job("older", 0), job("new", 9 * day, "stoppedByError")]
-    assert not_retained(jobs, Retention(), 10 * day) == []
-    assert ids(not_retained(jobs, Retention(older_than="2d"), 10 * day)) == ["old", "older"]
-    assert ids(not_retained(jobs, Retention(older_than="2d", status=("failed",)), 10 * day)) == ["old"]
-    assert not_retained(jobs, Retention(keep_last=3, status=("failed",)), 10 * day) == []
+    assert expired_jobs(jobs, Retention(), 10 * day) == []
+    assert ids(expired_jobs(jobs, Retention(older_than="2d"), 10 * day)) == ["old", "older"]
+    assert ids(expired_jobs(jobs, Retention(older_than="2d", status=("failed",)), 10 * day)) == ["old"]
+    assert expired_jobs(jobs, Retention(keep_last=3, status=("failed",)), 10 * day) == []
 
 
 @given(

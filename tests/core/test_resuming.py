@@ -71,7 +71,7 @@ def test_limits_that_were_asked_for_take_the_place_of_those_that_it_had(run: Run
 
 def test_another_model_needs_a_new_query_unless_no_model_has_replied_yet(run: Run) -> None:
     other = Overrides(model="another")
-    with pytest.raises(UsageError, match="model another: a Run is resumed on what it was started with"):
+    with pytest.raises(UsageError, match="model another: a Run is resumed with the model that it was started with"):
         resume(run, other)
     failed = replace(run, has_generated=False, status="stoppedByError")
     assert failed.may_be_redefined
@@ -80,9 +80,9 @@ def test_another_model_needs_a_new_query_unless_no_model_has_replied_yet(run: Ru
 
 def test_what_is_settled_must_be_an_open_call_and_a_signal_is_taken_once(run: Run) -> None:
     assert resume(run, calls=(CALL,), settled={"c": "done"})
-    with pytest.raises(UsageError, match="settle d: no such open call; there are: job-1-1-c"):
+    with pytest.raises(UsageError, match="settle d: there is no such open call; open calls: job-1-1-c"):
         resume(run, calls=(CALL,), settled={"d": "done"})
-    with pytest.raises(Conflict, match="has received the event e1 already"):
+    with pytest.raises(Conflict, match="has already received the event e1"):
         resume(replace(run, signals=frozenset({"e1"})), signal="e1")
 
 

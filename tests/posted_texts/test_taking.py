@@ -19,7 +19,7 @@ from perstack.core.runs.events.context import DropText, TellRun
 from perstack.core.runs.events.generations import FinishGeneration, FinishStep, StartGeneration
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.facts import EventStamp
-from perstack.core.runs.pending import pending, takes_posted
+from perstack.core.runs.pending import pending, takes_posted_texts
 from perstack.core.runs.state import Run, begin
 from perstack.posted_texts.model import PostedText, posted_events
 
@@ -62,7 +62,7 @@ def test_a_text_is_a_message_and_kept_and_a_second_event_of_it_is_refused() -> N
 
 
 def test_a_text_of_another_program_is_no_text_of_a_person() -> None:
-    assert len(folded(BEGUN, tell(2, by=ANN.bringing("/ci"))).sayings) == 1
+    assert len(folded(BEGUN, tell(2, by=ANN.with_source("/ci"))).sayings) == 1
 
 
 def test_the_latest_query_stays_the_one_that_is_always_kept() -> None:
@@ -72,7 +72,7 @@ def test_the_latest_query_stays_the_one_that_is_always_kept() -> None:
 def is_taken(run: Run) -> bool:
     command = pending(run)
     assert command is not None
-    return takes_posted(run, command)
+    return takes_posted_texts(run, command)
 
 
 def replied(finish_reason: FinishReason) -> tuple:
@@ -96,7 +96,7 @@ def test_a_text_comes_before_a_generation_and_before_its_repetition() -> None:
 def test_a_text_never_parts_a_reply_that_is_continued() -> None:
     paused = stepped(*replied("paused"))
     assert not is_taken(folded(*paused))
-    with pytest.raises(IllegalEvent, match="a message cannot part it"):
+    with pytest.raises(IllegalEvent, match="cannot separate a reply from its continuation"):
         folded(*paused, tell(5))
 
 

@@ -153,7 +153,7 @@ class Spenders:
                 self.truth.charge(self._used(run))
         self.ledger = Ledger(self.budget)
         for run in self.runs.values():
-            self.ledger.take(run, at_rest=True)
+            self.ledger.update(run, at_rest=True)
         for run in list(self.runs.values()):
             if run.status == "running":
                 self._note(run, ResumeRun, reason="crash", checkpoint_id="x")
@@ -164,7 +164,7 @@ class Spenders:
 
     def _took(self, run: Run) -> Run:
         self.runs[run.id] = run
-        self.ledger.take(run)
+        self.ledger.update(run)
         return run
 
     def _next_stamp(self, run: Run) -> dict:

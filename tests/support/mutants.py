@@ -119,8 +119,8 @@ MUTANTS = (
     Mutant(
         "the first to close a Job is its closer",
         "perstack.core.jobs.job",
-        "return min((close for close in of_runs",
-        "return max((close for close in of_runs",
+        "return min((close for close in closes",
+        "return max((close for close in closes",
         "tests/engine/jobs/test_closing.py -k first_to_close",
     ),
     Mutant(
@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "tokens promised to a generation that never reported are charged",
         "perstack.core.base.usage",
-        "unsettled = self.promised if is_charged else replace(self, reserved=None).promised",
-        "unsettled = replace(self, reserved=None).promised",
+        "unsettled = self.reservations if is_charged else replace(self, reserved=None).reservations",
+        "unsettled = replace(self, reserved=None).reservations",
         "tests/engine/runs/test_budgets.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
     Mutant(

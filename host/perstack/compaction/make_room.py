@@ -16,7 +16,7 @@ from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
 from perstack.core.messages.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.commands import Compact, Shrink
-from perstack.core.runs.context_window import blob_of, is_supposed, summary_tokens, window_of
+from perstack.core.runs.context_window import blob_of, is_inferred, summary_tokens, window_of
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.events.context import CompactHistory, ShrinkResults, StartCompaction
 from perstack.core.runs.facts import ErrorInfo
@@ -28,9 +28,9 @@ from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,
-    adapt_as_before,
     error_info,
-    fail,
+    record_failure,
+    record_learned_adaptations,
     releases_reservation,
     reserve_or_stop,
     retry_or_give_up,
@@ -122,9 +122,9 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
     if summary is None:
         return
     run, overflow = session.run, session.run.context.overflow
-    if overflow is not None and is_supposed(overflow) and summary.error is not None:
+    if overflow is not None and is_inferred(overflow) and summary.error is not None:
         # the endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole
-        await fail(session, overflow, uncharged=summary.assumed is None)
+        await record_failure(session, overflow, uncharged=summary.assumed is None)
         return
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
@@ -176,7 +176,7 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                 return None
             request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
-                generation = await attempts.once(request, lambda delta: None, _tokens(text))
+                generation = await attempts.try_once(request, lambda delta: None, _tokens(text))
             except ProviderError as error:
                 if await ladder.climb(request, error) is not None:
                     continue
@@ -192,12 +192,12 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                     return None  # the loop asks the next model for the same summary
                 session.first_try = None
                 if info.name == NOT_RECORDED:
-                    await fail(session, info)
+                    await record_failure(session, info)
                     return None  # with an outline in its place the replayed Job would differ from the recorded one
                 return _Summary(assumed=None if is_uncharged(info) else reserved, error=info)
             session.first_try = None
             usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
-            duration = round((time.monotonic() - attempts.try_began) * 1000)
+            duration = round((time.monotonic() - attempts.try_began_at) * 1000)
             assumed = _assumed_charge(session.run, usage, generation)
             return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 
@@ -222,7 +222,7 @@ async def _begin(run_drive: RunDrive, command: Compact, summarizer: Summarizer, 
             reserved=reserved,
         )
     )
-    adapt_as_before(run_drive.drive, session, summarizer.name)
+    record_learned_adaptations(run_drive.drive, session, summarizer.name)
     await session.flush()
     return True
 

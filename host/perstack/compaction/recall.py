@@ -130,7 +130,7 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
                 yield part.tool_name, f"your use of {part.tool_name}", part.shown
         case FinishToolCall():
             kind = "error" if event.is_error else "result"
-            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(event.shown)
+            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(event.shown_contents)
         case _:
             return
 

@@ -136,7 +136,7 @@ class IndexedLogFormat(Generic[S, E, M]):
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
         """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         if read_remains(sealed.payload) is not None:
-            raise InvalidEvent(ref, self.name(ref), seq, "its content was taken out, which is not done here")
+            raise InvalidEvent(ref, self.name(ref), seq, "its content was removed, but such logs are never redacted")
         try:
             event = self.parse(sealed.payload)
         except ValidationError as error:

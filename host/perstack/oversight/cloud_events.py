@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base.records import Record
-from perstack.core.base.validation_errors import in_words
+from perstack.core.base.validation_errors import describe_errors
 from perstack.errors import UsageError
 
 _HEADER = "ce-"
@@ -56,5 +56,5 @@ def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) 
     try:
         return CloudEvent.model_validate(fields)
     except ValidationError as error:
-        problems = in_words(error.errors(include_url=False, include_input=False), fields)
+        problems = describe_errors(error.errors(include_url=False, include_input=False), fields)
         raise UsageError(f"not a CloudEvent 1.0: {problems}") from error

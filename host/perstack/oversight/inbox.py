@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from perstack.core.base.records import Record
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
@@ -93,5 +93,5 @@ def _of_job(summary: JobSummary) -> Iterator[InboxItem]:
             asking.approval,
             job_id=summary.id,
             question=asking,
-            cost=cost(summary.usage, summary.unpriced_tokens),
+            cost=cost_text(summary.usage, summary.unpriced_tokens),
         )

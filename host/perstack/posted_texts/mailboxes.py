@@ -46,7 +46,7 @@ class Mailboxes:
         if not await self.waiting(session.run):
             return False
         texts = _parsed(owner_id, await box.own_records(owner_id))
-        events = posted_events(session.run, texts, job.posted, session.stamp)
+        events = posted_events(session.run, texts, job.taken_post_ids, session.stamp)
         session.record_all(events)
         await session.flush()
         await box.remove(owner_id, len(texts))

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
 from perstack.core.base.text import did_you_mean
-from perstack.core.base.validation_errors import in_words
+from perstack.core.base.validation_errors import describe_errors
 from perstack.errors import UsageError
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ def _in_words(
         first, *rest = detail["loc"]
         # Positional arguments are reported by their index.
         detail["loc"] = (parameters[first] if isinstance(first, int) and first < len(parameters) else first, *rest)
-    return in_words(errors, values, [name for name in parameters if name != "self"])
+    return describe_errors(errors, values, [name for name in parameters if name != "self"])
 
 
 _Call = TypeVar("_Call", bound=Callable[..., object])

@@ -15,7 +15,7 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.attempts import error_info, fail
+from perstack.engine.runs.attempts import error_info, record_failure
 from perstack.engine.runs.job_drive import RunDrive
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
@@ -65,7 +65,7 @@ async def played_results(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[
             key: await _play_call(player, session, call, run_drive.drive.blobs) for key, call in recorded_calls.items()
         }
     except ProviderError as error:
-        await fail(session, error_info(error))
+        await record_failure(session, error_info(error))
         return None
 
 
@@ -77,7 +77,7 @@ async def fail_if_results_differ(run_drive: RunDrive) -> bool:
     try:
         player.check_results(session.place, run.step, {key: call.result for key, call in run.calls.items()})
     except ProviderError as error:
-        await fail(session, error_info(error))
+        await record_failure(session, error_info(error))
         return True
     return False
 
@@ -98,7 +98,7 @@ def ends_with(run_drive: RunDrive, step: int) -> bool:
     return player is not None and player.ends_with(run_drive.session.place, step)
 
 
-def take_recorded(run_drive: RunDrive) -> bool:
+def take_recorded_texts(run_drive: RunDrive) -> bool:
     """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
     session, player, run = run_drive.session, player_of(run_drive.endpoint.provider), run_drive.session.run
     if player is None:

@@ -32,7 +32,7 @@ from perstack.system.user import notice
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from perstack.core.jobs.answer_reading import GivenAnswer
+    from perstack.core.jobs.answer_reading import UnreadAnswer
 
 Drive: TypeAlias = Callable[[Jobs, OnEvent], Coroutine[object, object, JobSummary]]
 """Drives a Job with these Jobs and this listener."""
@@ -162,14 +162,14 @@ class JobStream:
         """Return whether this stream has shown the question, and it is not answered."""
         return not self._is_over and question_id in self._feed.open
 
-    async def answer(self, question_id: str, answer: GivenAnswer, on_event: OnEvent | None) -> JobSummary:
+    async def answer(self, question_id: str, answer: UnreadAnswer, on_event: OnEvent | None) -> JobSummary:
         """Answer a question of this stream, which continues. Returns when the answer is recorded.
 
         Raises as `Jobs.answer`; the question then stays open.
         """
         async with self._answering:
             live = self._jobs.runner.active.questions(place_of(question_id)[0])
-            if live is not None and live.has(question_id) and answer.signal is None and on_event is None:
+            if live is not None and live.is_pending(question_id) and answer.signal is None and on_event is None:
                 await live.answer(question_id, answer)
             else:
                 await self._answer_at_rest(question_id, answer, on_event)
@@ -189,7 +189,7 @@ class JobStream:
         self._task = task
         task.add_done_callback(self._feed.queue.put_nowait)
 
-    async def _answer_at_rest(self, question_id: str, answer: GivenAnswer, on_event: OnEvent | None) -> None:
+    async def _answer_at_rest(self, question_id: str, answer: UnreadAnswer, on_event: OnEvent | None) -> None:
         if self._task is not None:
             await asyncio.wait({self._task})  # it ends soon: the Job asks, and no other Run is active
         feed, extra_listener = self._feed, as_listener(on_event)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from perstack.core.base.records import JsonObject, texts_in, with_texts
+from perstack.core.base.records import JsonObject, map_texts, texts_in
 from perstack.core.secrets.masking import has_masked
 from perstack.errors import SkillError, UsageError
 
@@ -34,7 +34,7 @@ def fill_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> J
     texts = tuple(texts_in(settings))
     check_known(texts, skill)
     _check_set(variables_in(texts), env, skill, "settings")
-    return with_texts(settings, lambda text: _with_values(text, env))
+    return map_texts(settings, lambda text: _with_values(text, env))
 
 
 def _check_set(names: Iterable[str], env: Mapping[str, str], skill: str, what: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perstack.core.base.ids import check_job_id
-from perstack.core.jobs.due import due_of
+from perstack.core.jobs.due import reason_to_resume
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import is_elsewhere
+from perstack.core.jobs.resuming import has_separate_worker
 from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import events_of_command, resume_event
@@ -52,7 +52,7 @@ async def is_poison(jobs: Jobs, order: Order, list_workers: Callable[[], Awaitab
         return False
     runs = (await jobs.load(order.job_id)).runs
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
-    if any(is_elsewhere(run) for run in runs.values() if _is_awaited_by(run, run_id)):
+    if any(has_separate_worker(run) for run in runs.values() if _is_awaited_by(run, run_id)):
         return ends_its_workers(order.takeovers, (), ())
     if await read_progress(jobs, order.job_id, order.run_id) != order.events:
         return False
@@ -80,7 +80,7 @@ async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) 
     async with DelegateLeases(jobs.storage).lease(run_id, this_process()):
         job = await jobs.load(job_id)
         run = job.runs.get(run_id)
-        if run is not None and due_of(run, clock.now()) is not None:
+        if run is not None and reason_to_resume(run, clock.now()) is not None:
             await jobs.runner.stop_remote(job, below=run_id)
             await _fail(jobs, job, run, clock)
         return summarize(job, is_driven=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.due import due_of, job_state
+from perstack.core.jobs.due import job_state, reason_to_resume
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
@@ -132,7 +132,7 @@ class DispatcherQueue:
         if summary.queued is None or job_state(summary, 0) not in ("queued", "leftToWorkers"):
             return False
         run = (await self._reader.load(job_id)).coordinator
-        return due_of(run, self._source.setup.clock.now()) is not None
+        return reason_to_resume(run, self._source.setup.clock.now()) is not None
 
     def requests(
         self, setup: HostSetup, by: By | None, drive: bool | None

@@ -17,7 +17,7 @@ from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.budget_ledger import JOB, Amounts, Unit
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
+from perstack.core.jobs.resuming import has_separate_worker, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
 from perstack.core.runs.events.lifecycle import QueueRun
 from perstack.core.runs.events.tool_calls import CallDelegate
@@ -127,7 +127,7 @@ class Stopping:
 
     async def _stop(self, following: RemoteRuns, run_id: str) -> None:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
-        while (run := await following.look(run_id)) is not None and is_elsewhere(run):
+        while (run := await following.look(run_id)) is not None and has_separate_worker(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
                 dispatcher = self._setup.dispatching.dispatcher
                 if dispatcher is not None:
@@ -135,7 +135,7 @@ class Stopping:
             with suppress(Conflict, StorageError):
                 await self._holders.stop(run_id)
             run = await following.look(run_id) or run
-            if not is_elsewhere(run):
+            if not has_separate_worker(run):
                 return
             with suppress(Conflict):  # another worker has just begun to drive it
                 if await self._holders.holder(run_id) is None:
@@ -170,7 +170,7 @@ async def stop_remote(
     candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
         candidates = following.with_descendants(below)[1:]
-    remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
+    remote_ids = [run_id for run_id in candidates if run_id in runs and has_separate_worker(runs[run_id])]
     if remote_ids:
         await Stopping(setup, job, emit).stop(following, remote_ids)
         runs.update(
@@ -359,7 +359,9 @@ class QueuedDelegates:
         if budget is not None:
             for member in members:
                 expert = self._expert(member)
-                remaining |= {} if expert is None else budget.ledger.left_for(self._parent_session.run.id, expert)
+                remaining |= (
+                    {} if expert is None else budget.ledger.amounts_for_delegate(self._parent_session.run.id, expert)
+                )
         steps = self._allowance.steps_left
         if steps is not None:
             remaining[JOB] = {**remaining[JOB], "steps": steps}
@@ -374,7 +376,7 @@ class QueuedDelegates:
         run_ids, runs = self._following.with_descendants(member.id), self._drive.job.runs
         steps: dict[Unit, int] = {"steps": sum(runs[run_id].step for run_id in run_ids if run_id in runs)}
         budget = self._allowance.budget
-        return steps if budget is None else {**budget.ledger.used_by(run_ids), **steps}
+        return steps if budget is None else {**budget.ledger.usage_of_runs(run_ids), **steps}
 
     def _learn_needs(self, member: _Member) -> None:
         """Record what a delegate lacked when it stopped at its share; earlier needs stay until it works again."""

@@ -15,9 +15,9 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.sandbox import LOCAL
 from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
-from perstack.core.jobs.due import due_of
+from perstack.core.jobs.due import reason_to_resume
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.resuming import is_wanted
+from perstack.core.jobs.resuming import is_awaited
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.decide import has_ended
 from perstack.core.runs.events import StartRun
@@ -113,7 +113,7 @@ class JobServer:
         async with self._runner.leased_queued(job_id) as stop:
             job = await self._reader.load(job_id)
             run = job.coordinator
-            reason = due_of(run, service.setup.clock.now())
+            reason = reason_to_resume(run, service.setup.clock.now())
             if reason is None or job.closed is not None:
                 return summarize(job, is_driven=False)
             heads = dict(job.heads)
@@ -147,8 +147,8 @@ class JobServer:
         async with self._leased_run(job_id, run_id) as stop:
             job = await self._reader.load(job_id)
             run = job.runs.get(run_id)
-            is_awaited = run is not None and not run.is_coordinator and is_wanted(run, job.runs)
-            reason = due_of(run, service.setup.clock.now()) if run is not None and is_awaited else None
+            has_caller = run is not None and not run.is_coordinator and is_awaited(run, job.runs)
+            reason = reason_to_resume(run, service.setup.clock.now()) if run is not None and has_caller else None
             if run is None or reason is None:
                 return job
             head = run.head
@@ -172,7 +172,7 @@ class JobServer:
             await self._files.check_present(loaded_job.id)
         loaded_job.root = number_of_run(run.id)
         parent_permissions = () if by is None else loaded_job.runs[by.run_id].permissions
-        reason = due_of(run, clock.now()) or "crash"
+        reason = reason_to_resume(run, clock.now()) or "crash"
         resumed_run = ResumedRun(run, reason, above=parent_permissions)
         drive = self._runner.job_drive(runnable, loaded_job, resumed_run, service.on_event, stop, worker=service.role())
         session = RunStarter(drive).resume(resumed_run)

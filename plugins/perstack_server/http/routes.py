@@ -146,7 +146,7 @@ def _webhook(memory: StoredTasks) -> Endpoint:
             headers = dict(request.headers)
             cloud_event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
             value, event_id = (body, None) if cloud_event is None else (cloud_event.data, cloud_event.key)
-            by = _caller_of(request).bringing("" if cloud_event is None else cloud_event.source)
+            by = _caller_of(request).with_source("" if cloud_event is None else cloud_event.source)
             task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
         except PerstackError as error:
             return _refusal(error)

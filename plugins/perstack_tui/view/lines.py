@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perstack.core.base.text import count, one_line
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import parts_of
 from perstack.core.messages.messages import ToolCallPart
@@ -243,7 +243,7 @@ def standing_line(
         parts.append(count(state.steps, "step"))
     if state.usage.total_tokens:
         parts.append(count(state.usage.total_tokens, "token"))
-        parts.append(cost(state.usage, state.unpriced_tokens))
+        parts.append(cost_text(state.usage, state.unpriced_tokens))
     if lane is not None and lane.context_tokens:
         parts.append(context_words(lane))
     if began is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import assert_never
 
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answer_reading import ALWAYS, accepted, accepted_answers, wider_answers
+from perstack.core.jobs.answer_reading import ALWAYS, accepted_answers, describe_accepted, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.open_questions import OpenQuestion
@@ -74,11 +74,11 @@ def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool =
         numbers = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
         project = [f"in this project: {', '.join(numbers)}"] if numbers else []
         return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "e edit", "n no, and why"))
-    if allowed.several:
+    if allowed.is_list:
         return "type numbers or options, with commas between" + (", or other words" if allowed.allows_other else "")
     if allowed.options:
         return "type a number or an option" if not allowed.allows_other else "type a number, an option, or other words"
-    return accepted(allowed)
+    return describe_accepted(allowed)
 
 
 def decision(question: OpenQuestion, key: str) -> str | None:

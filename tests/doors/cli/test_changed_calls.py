@@ -132,8 +132,8 @@ def test_the_same_arguments_are_a_plain_yes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--changed", "[1]"), "no JSON object"),
-        (("--changed", '{"path": '), "no JSON object"),
+        (("--changed", "[1]"), "not a JSON object"),
+        (("--changed", '{"path": '), "not a JSON object"),
         (("yes", "--changed", "{}"), "leave out TEXT"),
     ],
 )

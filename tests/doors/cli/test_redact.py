@@ -68,7 +68,7 @@ def test_the_log_shows_what_was_redacted_at_its_place_and_time(job_with_secret: 
         ("job-1-1", "nonsense", "what can be taken out of it: "),
         ("job-1-99", "query", "there is no event job-1-99"),
         ("none-1-1", "query", "there is no Job none"),
-        ("job", "query", "is not the id of an event"),
+        ("job", "query", "is not an event id of this host"),
         ("../../etc", "query", "not a valid"),
     ],
 )

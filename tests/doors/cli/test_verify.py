@@ -161,7 +161,9 @@ def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Termina
     for command in ("verify", "replay"):
         result = own_team.call(command)
         assert result.code == 1
-        assert result.lines[0].startswith("team-2, event 5: its content was taken out, and no redactEvent says by whom")
+        assert result.lines[0].startswith(
+            "team-2, event 5: its content was removed, and no redactEvent accounts for it"
+        )
     assert own_team.call("log").code == 0
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"

@@ -84,7 +84,7 @@ def test_an_unreachable_endpoint_is_shown_with_its_port_and_its_tries(terminal: 
     where = f"no connection to {address}/v1/messages: connection refused"
     assert "retries: try 2 of 2 after " in result.out
     assert f"because: ConnectError: {where}" in result.out
-    assert f"{where} (given up after 2 tries in " in result.err
-    assert "`maxRetries` of perstack.toml would allow more" in result.err
+    assert f"{where} (gave up after 2 tries in " in result.err
+    assert "raise `maxRetries` in perstack.toml to allow more" in result.err
     result = terminal.run("run", "a", "q", env={**env, "ANTHROPIC_BASE_URL": "https://nowhere.invalid"})
     assert "no connection to https://nowhere.invalid/v1/messages (port 443): " in result.err

@@ -93,7 +93,7 @@ def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_a
 
 def test_another_expert_may_not_continue_a_job(bench: Bench) -> None:
     job = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
-    with pytest.raises(UsageError, match="never shared"):
+    with pytest.raises(UsageError, match="never share a context"):
         wait_for(bench.host([text("x")], expert("a"), expert("b")).continue_job("b", "q", job_id=job.id))
 
 

@@ -222,7 +222,7 @@ def test_an_approval_names_its_question_and_is_a_persons(bench: Bench) -> None:
     host = hosted(bench, script, rules=ASK_WRITE)
     with pytest.raises(UsageError, match="an approval must name the question that it answers"):
         wait_for(host.answer("yes", job_id="job"))
-    with pytest.raises(UsageError, match="which no event from outside gives"):
+    with pytest.raises(UsageError, match="which an event from outside cannot give"):
         wait_for(host.jobs.signal("job", CloudEvent(specversion="1.0", source="s", id="1", type="t", data="yes")))
     second = answer(host, first, "no")
     assert second.asking is not None

@@ -130,7 +130,7 @@ def test_another_runtime_for_a_run_that_has_begun_is_refused(bench: Bench) -> No
     script = {"[[a]]": [turn(tool("think", {"thought": "…"})), text("ok")]}
     job = wait_for(bench.host(script, one, plugins=(noting,), max_steps=1).run("a", "q"))
     other = bench.host(script, one, plugins=(noting,), runtime="local")
-    with pytest.raises(UsageError, match="a Run is resumed where it was started, noting"):
+    with pytest.raises(UsageError, match="a Run is resumed in the runtime that it was started in, noting"):
         wait_for(other.resume(job.id, max_steps=9))
 
 

@@ -312,7 +312,7 @@ def test_a_job_that_is_killed_and_resumed_at_random_is_never_charged_more_than_i
     host = bench.host(provider, *experts)
     ledger = Ledger(None)
     for _, run in sorted(wait_for(host.jobs.load("j")).runs.items(), key=lambda item: number_of_run(item[0])):
-        ledger.take(run, at_rest=True)
+        ledger.update(run, at_rest=True)
     assert 0.9 * cap <= ledger.used().tokens <= cap
     assert wait_for(host.audit.replay("j")).findings == ()
     assert wait_for(host.audit.verify("j")).findings == ()
@@ -473,7 +473,7 @@ def test_generations_that_a_tool_asks_for_are_reserved_and_counted(bench: Bench,
     assert counted_of_call >= 2_000
     ledger = Ledger(None)
     for run in wait_for(host.jobs.load(job.id)).runs.values():
-        ledger.take(run, at_rest=True)
+        ledger.update(run, at_rest=True)
     assert ledger.used().tokens == counted_of_call + 20
     assert wait_for(host.audit.replay(job.id)).findings == ()
 

@@ -30,7 +30,7 @@ class Charging(ScriptedProvider):
 def used(host: Host, job_id: str = "j") -> int:
     ledger = Ledger(None)
     for _, run in sorted(wait_for(host.jobs.load(job_id)).runs.items(), key=lambda item: number_of_run(item[0])):
-        ledger.take(run, at_rest=True)
+        ledger.update(run, at_rest=True)
     return ledger.used().tokens
 
 

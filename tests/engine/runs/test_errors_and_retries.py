@@ -13,8 +13,8 @@ from perstack.core.runs.retries_and_fallbacks import (
     PauseJob,
     RetryAfter,
     after_failure,
-    delay_before,
-    time_for_try,
+    attempt_timeout_s,
+    delay_after_attempt_s,
 )
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
@@ -72,12 +72,12 @@ def test_a_failed_job_is_resumed_in_the_same_step(bench: Bench) -> None:
 
 
 def test_retry_after_is_waited_in_full_and_backoff_grows_with_jitter() -> None:
-    assert delay_before(1, 0.5, 7.5) == 7.5
-    assert delay_before(3, 0.9, 0.0) == 0.0
-    delays = [delay_before(attempt, 0.0, None) for attempt in range(1, 10)]
+    assert delay_after_attempt_s(1, 0.5, 7.5) == 7.5
+    assert delay_after_attempt_s(3, 0.9, 0.0) == 0.0
+    delays = [delay_after_attempt_s(attempt, 0.0, None) for attempt in range(1, 10)]
     assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
     assert delays[-1] == 60.0
-    assert delay_before(1, 0.999, None) >= 0.25
+    assert delay_after_attempt_s(1, 0.999, None) >= 0.25
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_all_tries_together_have_a_deadline() -> None:
     assert decide(attempt=1, spent=0.0, retry_after=301.0) == PauseJob(301.0)
     assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
     exhausted = decide(attempt=101, spent=8.0)
-    assert exhausted == GiveUp("given up after 101 tries in 8 s; `maxRetries` of perstack.toml would allow more")
+    assert exhausted == GiveUp("gave up after 101 tries in 8 s; raise `maxRetries` in perstack.toml to allow more")
     assert isinstance(decide(attempt=1, spent=10.0, retry_after=0.0), GiveUp), "no time is left for a try"
 
 
 def test_a_try_may_take_what_is_left_of_all_tries_together() -> None:
     limits = Limits(timeout=3_000, retry_timeout=10_000)
-    assert time_for_try(limits, 0.0) == (3.0, False)
-    assert time_for_try(limits, 8.0) == (2.0, True)
-    assert time_for_try(limits, 11.0) == (0.0, True)
+    assert attempt_timeout_s(limits, 0.0) == (3.0, False)
+    assert attempt_timeout_s(limits, 8.0) == (2.0, True)
+    assert attempt_timeout_s(limits, 11.0) == (0.0, True)
 
 
 def test_a_try_in_hand_ends_with_the_time_for_all_tries(bench: Bench) -> None:
@@ -176,7 +176,7 @@ def test_a_try_in_hand_ends_with_the_time_for_all_tries(bench: Bench) -> None:
     assert job.status == "stoppedByError"
     error = seen.of("errorRun")[0].error
     assert error.name == "Timeout"
-    assert "given up after 2 tries" in error.message
+    assert "gave up after 2 tries" in error.message
     assert "`retryTimeout`" in error.message
     assert "`timeout`" not in error.message, "which was not what ended it"
 

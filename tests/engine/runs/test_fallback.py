@@ -9,7 +9,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Budget, Overrides
-from perstack.core.jobs.queries import spent_by
+from perstack.core.jobs.queries import costs_by
 from perstack.core.runs.events.generations import SwitchModel
 from perstack.doors.shared.activity import JobActivity
 from perstack.errors import MissingCredential, UsageError
@@ -171,7 +171,7 @@ def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
     used = host(bench, first, model("second", [text("b")]), keyless("third"), experts=experts)
     job = wait_for(used.run("a", "q", on_event=seen))
     assert job.text == "b"
-    assert capsys.readouterr().err.count("third/x cannot stand in for a: set THIRD_API_KEY") == 1
+    assert capsys.readouterr().err.count("third/x cannot replace a: set THIRD_API_KEY") == 1
     assert switches(seen) == [("first/a", "third/x", "overloaded"), ("third/x", "second/b", "notConfigured")]
     assert wait_for(used.audit.replay(job.id)).ok
 
@@ -193,7 +193,7 @@ def test_a_run_is_resumed_with_the_same_models_asked_for(bench: Bench, asked: st
     job = wait_for(used(tool("todo", {"newTodos": ["x"]}), fail(401, "wrong key")).run("a", "q"))
     assert job.status == "stoppedByError"
     other = host(bench, model("first", []), model("second", []), overrides=Overrides(model=("second/b", "first/a")))
-    with pytest.raises(UsageError, match="resumed on what it was started with, a"):
+    with pytest.raises(UsageError, match="resumed with the model that it was started with, a"):
         wait_for(other.resume(job.id))
     assert wait_for(used(tool("todo", {"newTodos": ["x"]}), text("done")).resume(job.id)).text == "done"
 
@@ -343,7 +343,10 @@ def test_where_nothing_can_stand_in_the_error_is_that_of_the_model_that_failed_a
     experts = (expert("a", model=("first/a", "third/x")),)
     used = host(bench, first, keyless("third"), experts=experts)
     job = wait_for(used.run("a", "q"))
-    assert (job.status, job.error) == ("stoppedByError", "busy; third/x cannot stand in: set THIRD_API_KEY")
+    assert (job.status, job.error) == (
+        "stoppedByError",
+        "busy; the fallback third/x is not available: set THIRD_API_KEY",
+    )
     assert wait_for(used.audit.replay(job.id)).ok
 
 
@@ -382,6 +385,6 @@ def test_what_was_spent_by_model_is_told_apart_within_a_run(bench: Bench) -> Non
     script = [turn(tool("todo", {"newTodos": ["x"]}), usage=(100, 0)), busy]
     used = host(bench, model("first", script), model("second", [text("?"), text("b", usage=(10, 0))]))
     job = wait_for(used.run("a", "q"))
-    rows, total = spent_by([job], "model", since=0, day_of=str)
+    rows, total = costs_by([job], "model", since=0, day_of=str)
     assert {row.key: row.usage.total_tokens for row in rows} == {"first/a": 100, "second/b": 10}
     assert (total.usage.total_tokens, total.runs) == (110, 1)

@@ -45,7 +45,7 @@ def test_without_an_answer_at_any_try_the_run_fails_and_can_be_resumed(bench: Be
     (error,) = seen.of("errorRun")
     assert error.error.name == "EmptyReply"
     assert f"wrote {what} " in error.error.message
-    assert "given up after 2 tries" in error.error.message
+    assert "gave up after 2 tries" in error.error.message
     assert job.usage.total_tokens == 14
     assert wait_for(host.audit.replay(job.id)).findings == ()
     again = wait_for(bench.host(lambda request: text("done"), expert("a")).resume(job.id))

@@ -147,7 +147,7 @@ def test_a_job_is_continued_by_its_experts_tool_or_by_its_id(terminal: Terminal,
             assert len((await editor.job(job["id"]))["runs"]) == 3
             other = await editor.call("researcher", query="x", continueJob=job["id"])
             assert other.is_error
-            assert "its context is never shared" in texts(other)[0]
+            assert "Experts never share a context" in texts(other)[0]
 
     wait_for(work(), 60)
     wait_for(go_on(), 60)

@@ -18,7 +18,7 @@ from perstack.core.base.records import Record, falsy
 from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 
-BLOCK_SIZE = 10_000  # size of a block of Run numbers, plus one
+BLOCK_SIZE = 10_000  # distance between the first numbers of two blocks; a block itself has one number less
 # Run numbers that a Job's own driver assigns once other workers drive some of its Runs
 OWN_NUMBERS = range(1, 2 * BLOCK_SIZE)
 _MAX_NUMBER = (1 << 63) - 1  # highest number: storages sort by 63 bits
@@ -34,7 +34,7 @@ def check_job_id(job_id: str) -> str:
 
 
 def check_id(value: str, kind: str) -> str:
-    """Return the id of a Run, checkpoint or event. Raises UsageError, calling it `what`, if it is invalid."""
+    """Return the id of a Run, checkpoint or event. Raises UsageError, calling it a `kind` id, if it is invalid."""
     return _check(value, kind, _MAX_DERIVED_ID_CHARS)
 
 
@@ -59,7 +59,7 @@ def job_of_run(run_id: str) -> str:
 
 
 def place_of(checkpoint_id: str, kind: str = "checkpoint") -> tuple[str, str, int]:
-    """Return the Job id, Run id and log position in the id of a checkpoint or other `what`. Raises UsageError."""
+    """Return the Job id, Run id and log position in the id of a checkpoint or other `kind`. Raises UsageError."""
     run_id, seq = _split(checkpoint_id, kind)
     return _split(run_id, kind)[0], run_id, seq
 
@@ -71,7 +71,7 @@ def is_place(checkpoint_id: str) -> bool:
 
 
 def number_of_run(run_id: str) -> int:
-    """Return the number of a Run in its Job; 0 for an id without one, as of other programs."""
+    """Return the number of a Run in its Job; 0 for an id without a number, such as another program's."""
     head, separator, tail = check_id(run_id, "run").rpartition("-")
     return int(tail) if separator and head and tail.isdigit() else 0
 
@@ -98,7 +98,7 @@ def _split(value: str, kind: str) -> tuple[str, int]:
     check_id(value, kind)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is not the id of {_a(kind)} of this host", next_steps=(Inspect("log"),))
+        raise UsageError(f"{value!r} is not {_a(kind)} id of this host", next_steps=(Inspect("log"),))
     return head, int(tail)
 
 
@@ -139,8 +139,8 @@ class By(Record):
     def _clean(cls, value: object) -> object:
         return cleaned(value) if isinstance(value, str) else value
 
-    def bringing(self, source: str) -> "By":
-        """Return this actor as the one who delivered an event from `source`."""
+    def with_source(self, source: str) -> "By":
+        """Return this actor with the source of the event that it delivers."""
         return By(user=self.user, door=self.door, client=self.client, source=source)
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ class StrictCalls(type):
             except ValidationError as error:
                 problem = error
             # not in the handler, whose error would be shown, too
-            raise UsageError(_in_words(cls, problem, args, kwargs))
+            raise UsageError(_message_for(cls, problem, args, kwargs))
 
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _known_arguments(cls: type, error: ValidationError, kwargs: Mapping[str, obj
     return {aliases.get(name, name): value for name, value in kwargs.items()}
 
 
-def _in_words(cls: type, error: ValidationError, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-    from perstack.core.base.validation_errors import in_words
+def _message_for(cls: type, error: ValidationError, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+    from perstack.core.base.validation_errors import describe_errors
 
     fields = _names(cls)[1]
     names: dict[str | int, str] = dict(enumerate(fields.values()))
@@ -112,7 +112,7 @@ def _in_words(cls: type, error: ValidationError, args: tuple[object, ...], kwarg
     for detail in errors:
         first, *rest = detail["loc"] or ("",)
         detail["loc"] = (names.get(first, first), *rest)
-    return f"{cls.__name__}: {' '.join(in_words(errors, values).split())}"
+    return f"{cls.__name__}: {' '.join(describe_errors(errors, values).split())}"
 
 
 def _names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -142,7 +142,7 @@ class Record(_Record):
 
     def to_json(self) -> bytes:
         """Return compact UTF-8 JSON with camelCase keys, without None values."""
-        return encoded(self)[1]
+        return encode_record(self)[1]
 
 
 class IllegalEvent(ValueError):
@@ -200,7 +200,7 @@ def fields_of(record: BaseModel, target: type[BaseModel], **changes: object) -> 
     return {**{name: getattr(record, name) for name in shared}, **changes}
 
 
-def encoded(fact: F) -> tuple[F, bytes]:
+def encode_record(record: F) -> tuple[F, bytes]:
     """Return the record and its JSON.
 
     Lone surrogates, which models, servers and file names can produce and UTF-8 cannot encode, become U+FFFD in both.
@@ -208,9 +208,9 @@ def encoded(fact: F) -> tuple[F, bytes]:
     """
     try:
         # the same as `model_dump_json`, which makes a text of it in between
-        return fact, fact.__pydantic_serializer__.to_json(fact, by_alias=True, exclude_none=True)
+        return record, record.__pydantic_serializer__.to_json(record, by_alias=True, exclude_none=True)
     except ValueError:
-        cleaned = type(fact).model_validate(_replace_surrogates(fact.model_dump()))
+        cleaned = type(record).model_validate(_replace_surrogates(record.model_dump()))
         return cleaned, cleaned.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
@@ -268,13 +268,13 @@ def canonical_json(value: JsonValue) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def canonical_fact(fact: Record, *, has_floats: bool = True) -> bytes:
+def canonical_record(record: Record, *, has_floats: bool = True) -> bytes:
     """Return the canonical text of a record: as in a log, except for the notation of floats."""
     if not has_floats:
         with suppress(ValueError):  # a lone surrogate
             # pydantic writes everything else as `json` does, and much faster
-            return fact.__pydantic_serializer__.to_json(fact, by_alias=True, exclude_none=True)
-    return canonical_json(fact.model_dump(mode="json", by_alias=True, exclude_none=True))
+            return record.__pydantic_serializer__.to_json(record, by_alias=True, exclude_none=True)
+    return canonical_json(record.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _null_infinities(value: JsonValue) -> JsonValue:
@@ -355,7 +355,7 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
             return
 
 
-def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
+def map_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
     return {name: _map_texts(item, change) for name, item in table.items()}
 
 
@@ -366,6 +366,6 @@ def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
         case list():
             return [_map_texts(item, change) for item in value]
         case dict():
-            return with_texts(value, change)
+            return map_texts(value, change)
         case _:
             return value

@@ -114,7 +114,7 @@ def _visible(found: str, before: str) -> str:
 
 
 def _marks_on(letter: str, marks: str) -> int:
-    """Return how many marks are shown on a letter: on one of ASCII only what Unicode composes with it."""
+    """Return how many of the marks to show on a letter: on an ASCII letter only one that composes with it."""
     if not letter or _KINDS[ord(letter)] != _LETTER:
         return 0
     if letter.isascii():
@@ -193,7 +193,7 @@ def line_of(argv: Sequence[str]) -> str:
 
 
 def head_and_tail(text: str, max_chars: int, blob: str) -> str:
-    """Return the beginning and end of a text longer than `most` characters; `blob`: SHA-256 of all of it."""
+    """Return the beginning and end of a text longer than `max_chars` characters; `blob`: SHA-256 of all of it."""
     half = max_chars // 2
     left_out = len(text) - 2 * half
     gap = f"\n… {left_out} characters left out: readTextFile, path blob:{blob} …\n"
@@ -227,12 +227,12 @@ def wrong_span(text: str) -> str | None:
 
 
 def count(number: int, noun: str) -> str:
-    """Return `1 step`, `2,000 steps`."""
+    """Return a number with its noun: `1 step`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(milliseconds: int) -> str:
-    """Return `7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
+    """Return a duration for people: `7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
     if milliseconds < 1000:
         return f"{max(0, milliseconds)} ms"
     seconds = round(milliseconds / 1000, 1)

@@ -13,7 +13,7 @@ from perstack.dataclass import dataclass, replace
 BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
 
 
-def amount(budget: BudgetName, value: float) -> str:
+def amount_text(budget: BudgetName, value: float) -> str:
     """Return the text of a budget's amount: dollars, tokens, milliseconds or calls."""
     match budget:
         case "maxCost":
@@ -68,7 +68,7 @@ class Usage(Record):
         """All tokens if their cost is unknown, otherwise 0."""
         return self.total_tokens if self.cost_usd is None else 0
 
-    def completed(self, sent_tokens: int, generated_tokens: int) -> "Usage":
+    def with_estimates(self, sent_tokens: int, generated_tokens: int) -> "Usage":
         """Return the usage with estimates in place of counts that the endpoint did not report."""
         assumed_input = 0 if self.input_tokens else max(sent_tokens, self.total_tokens - self.output_tokens)
         assumed_output = 0 if self.output_tokens else generated_tokens
@@ -110,11 +110,11 @@ class Usage(Record):
             cache_write_tokens=self.cache_write_tokens + other_usage.cache_write_tokens,
             assumed_tokens=self.assumed_tokens + other_usage.assumed_tokens,
             cost_usd=_sum(self.cost_usd, other_usage.cost_usd),
-            provider_tools=_uses(self.provider_tools, other_usage.provider_tools),
+            provider_tools=_sum_uses(self.provider_tools, other_usage.provider_tools),
         )
 
 
-def _uses(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+def _sum_uses(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
     if not (first and second):
         return first or second
     return {name: first.get(name, 0) + second.get(name, 0) for name in dict.fromkeys((*first, *second))}
@@ -157,13 +157,13 @@ Cost = float | Literal["unknown"]  # US dollars, as far as prices are known
 
 
 def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
-    """Return the least cost; `unknown` if no price was known, None if nothing was used."""
+    """Return the known cost, a lower bound; `unknown` if no price was known, None if nothing was used."""
     if usage.cost_usd is not None and (usage.cost_usd or not unpriced_tokens):
         return usage.cost_usd
     return "unknown" if unpriced_tokens or usage.total_tokens else None
 
 
-def cost(usage: Usage, unpriced_tokens: int) -> str:
+def cost_text(usage: Usage, unpriced_tokens: int) -> str:
     """Return `$0.0123`, `at least $0.0123` or `cost unknown`; empty if nothing was used."""
     spent = cost_of(usage, unpriced_tokens)
     if spent is None:
@@ -216,7 +216,7 @@ NO_AMOUNT = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """The refusal of a call that does not fit into a budget, which waiting would not change."""
+    """The refusal of a call that does not fit into a budget, even if it waits."""
 
     budget: BudgetName
     expert: str | None  # None for the Job's budget
@@ -227,9 +227,9 @@ class Exceeded:
     @property
     def words(self) -> str:
         owner = "the Job" if self.expert is None else f"Expert {self.expert}"
-        limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
+        limit, spent, needed = (amount_text(self.budget, value) for value in (self.limit, self.spent, self.needed))
         if self.budget == "maxTime":
-            return f"the time of {owner} is over, {limit} of work"
+            return f"{owner} has used its time: {limit} of work"
         return f"{owner} may spend {limit}: {spent} are spent, and the next call could need {needed}"
 
 
@@ -243,16 +243,17 @@ class Spending:
     """The spending of one Run so far. A method returns the spending afterwards: the same object if nothing changed."""
 
     usage: Usage = field(default_factory=Usage)
-    step_usage: Usage = field(default_factory=Usage)  # of the current step
+    step_usage: Usage = field(default_factory=Usage)  # usage of the current step
     unpriced_tokens: int = 0  # tokens of `usage` whose price is unknown
     by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])  # if the Run has several models
     tool_calls: int = 0  # number of decided calls of tools and delegates
     reserved: Charge | None = None  # maximum cost of the current generation; only with a budget
-    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])  # of tools' own generations, by call id
+    # reservations of generations that tools request, by call id
+    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])
     assumed: Charge | None = None  # charges for usage that nobody reported; only with a budget
 
     @property
-    def promised(self) -> Charge | None:
+    def reservations(self) -> Charge | None:
         """The sum of the reservations, charged until the actual usage is known; None without a budget."""
         return reduce(sum_charges, self.sampled.values(), self.reserved)
 
@@ -288,7 +289,7 @@ class Spending:
         """End all attempts. The current generation is charged unless it certainly cost nothing."""
         if self.reserved is None and not self.sampled:
             return self
-        unsettled = self.promised if is_charged else replace(self, reserved=None).promised
+        unsettled = self.reservations if is_charged else replace(self, reserved=None).reservations
         return replace(self, assumed=sum_charges(self.assumed, unsettled), reserved=None, sampled={})
 
     def end_call(self, call_id: str) -> "Spending":

@@ -62,8 +62,8 @@ def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = Fa
     return tuple(path)
 
 
-def in_words(errors: Iterable[ErrorDetails], values: object, known: Collection[str] = ()) -> str:
-    """Return one line on each wrong value of `given`, without the values; `known`: names allowed at its top level."""
+def describe_errors(errors: Iterable[ErrorDetails], values: object, known: Collection[str] = ()) -> str:
+    """Return a sentence for each wrong part of `values`, without its value; `known`: names allowed at the top."""
     by_path: dict[str, list[ErrorDetails]] = {}
     for error in errors:
         path = path_in(values, error["loc"] or ("",), names_missing=error["type"] in _TYPES_WITH_NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from perstack.core.base.records import texts_in, with_texts
+from perstack.core.base.records import map_texts, texts_in
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, OAuth, PluginSkill
@@ -123,7 +123,7 @@ def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
     recorded, now = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
     masked = tuple(texts_in(masked_settings(today.settings)))
     texts = iter(_restore_args(recorded, now, masked, secrets_of(today)))
-    return skill.model_copy(update={"settings": with_texts(skill.settings, lambda _: next(texts))})
+    return skill.model_copy(update={"settings": map_texts(skill.settings, lambda _: next(texts))})
 
 
 def secrets_of(skill: AnySkill) -> list[str]:

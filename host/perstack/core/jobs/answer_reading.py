@@ -47,7 +47,7 @@ NO = frozenset(
         "canceled",
     ]
 )
-_PLAIN = frozenset(("yes", "y", "no", "n"))  # words that a comma may follow too; «ok, not yet» is not a yes
+_WORDS_BEFORE_COMMA = frozenset(("yes", "y", "no", "n"))  # a comma may follow only these: «ok, not yet» is not a yes
 
 _WORD_AND_COMMENT = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
@@ -65,14 +65,14 @@ class AcceptedAnswers:
 
     is_yes_no: bool = False
     options: tuple[str, ...] = ()
-    allows_other: bool = True  # True if an answer need not be one of the options
-    several: bool = False  # True if the answer is a list, of any number of options
-    schema: JsonObject | None = None  # JSON schema of a form's content; None if the question is no form
+    allows_other: bool = True  # False: only an option is an answer
+    is_list: bool = False  # True if the answer is a list, of any number of options
+    schema: JsonObject | None = None  # JSON schema of a form's content; None without a form
     is_approval: bool = False  # True if a call needs approval, which may be given for the whole Job too
 
     @property
     def is_bound(self) -> bool:
-        """True if not every text is an answer."""
+        """True if only certain texts are answers."""
         return self.schema is not None or not self.allows_other
 
 
@@ -84,7 +84,7 @@ ApprovalWord = Literal["yes", "always", "no"]
 
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"  # for the whole Job; with a colon and an offered rule: all calls of that rule
-WITH = "with"  # and a JSON object: the call with these arguments in place of the model's
+WITH = "with"  # followed by a JSON object: these arguments in place of the model's
 ALWAYS_HERE = "always in this project"  # with a colon and an offered rule: its calls in later Jobs, too
 
 
@@ -118,7 +118,7 @@ def yes_or_no(text: str) -> YesNo | None:
     if match is None:
         return None
     word, mark, comment = match[1].lower(), match[2], match[3]
-    if word not in (YES | NO if mark == ":" else _PLAIN):
+    if word not in (YES | NO if mark == ":" else _WORDS_BEFORE_COMMA):
         return None
     return YesNo(word in YES, comment)
 
@@ -139,7 +139,7 @@ def accepted_answers(question: OpenQuestion) -> AcceptedAnswers:
     is_yes_no = is_yes_no and not several
     allows_other = allows if isinstance(allows, bool) else not is_yes_no
     return AcceptedAnswers(
-        is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options, several=several
+        is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options, is_list=several
     )
 
 
@@ -159,7 +159,7 @@ def options_in(args: JsonObject) -> tuple[str, ...]:
     return ()
 
 
-def beside_question(args: JsonObject, allowed: AcceptedAnswers) -> JsonObject:
+def extra_arguments(args: JsonObject, allowed: AcceptedAnswers) -> JsonObject:
     """Return the arguments of a model's question without its text and the options that are offered."""
     offered = (*_CHOICES, _ALLOW_OTHER, _SEVERAL) if allowed.options == options_in(args) and allowed.options else ()
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
@@ -169,13 +169,13 @@ def read_answer(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if allowed.schema is not None:
         return _read_form(allowed.schema, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
-    if allowed.several:
+    if allowed.is_list:
         return _read_several(allowed, answer)
     reading = _read_yes_no(allowed, answer) if allowed.is_yes_no else _read_option(allowed, answer)
     if reading is not None:
         return reading
     if not allowed.allows_other:
-        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
+        raise UsageError(f"the answer does not fit: {describe_accepted(allowed)}")
     return Reading(answer, text=answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
 
 
@@ -194,7 +194,7 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
     if decision is None or (
         decision.is_yes and decision.words
     ):  # «yes: but to another branch» is not a yes to this call
-        raise UsageError(f"the answer does not fit: {accepted(accepted_answers(question))}")
+        raise UsageError(f"the answer does not fit: {describe_accepted(accepted_answers(question))}")
     return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
 
 
@@ -226,7 +226,7 @@ def read_job_answer(asking_question: OpenQuestion, text: str) -> str | Answer | 
     return Answer(question=tool_question, action=reading.action, content=content)
 
 
-def accepted(allowed: AcceptedAnswers) -> str:
+def describe_accepted(allowed: AcceptedAnswers) -> str:
     """Return the text that names the accepted answers to a person."""
     if allowed.schema is not None:
         fields = _fields(allowed.schema)
@@ -238,7 +238,7 @@ def accepted(allowed: AcceptedAnswers) -> str:
         return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in «no: because …»"
     if allowed.is_yes_no:
         return "answer yes or no; a text may follow a colon, as in «no: because …»"
-    if allowed.several:
+    if allowed.is_list:
         other = ", or other words" if allowed.allows_other else ""
         return f"say any of these, with commas between{other}: {', '.join(allowed.options)}"
     if allowed.options and not allowed.allows_other:
@@ -279,7 +279,7 @@ def _read_object(allowed: AcceptedAnswers, fields: JsonObject) -> Reading | None
 
 def _match_option(allowed: AcceptedAnswers, decision: YesNo, value: JsonValue) -> Reading:
     label = next(text for text in allowed.options if (option := yes_or_no(text)) and option.is_yes is decision.is_yes)
-    comment = decision.words if isinstance(value, bool) else ""  # an object contains them
+    comment = decision.words if isinstance(value, bool) else ""  # an object contains the comment
     return Reading(value, comment, text=f"{label}: {decision.words}" if decision.words else label)
 
 
@@ -306,9 +306,9 @@ def _read_several(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
         texts = parts if any(_read_option(allowed, part) for part in parts) else [items.strip()]
     readings = [(_read_option(allowed, text), text) for text in texts if isinstance(text, str) and text]
     if not readings or len(readings) != len(texts):
-        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
+        raise UsageError(f"the answer does not fit: {describe_accepted(allowed)}")
     if not allowed.allows_other and any(reading is None for reading, _ in readings):
-        raise UsageError(f"the answer does not fit: {accepted(allowed)}")
+        raise UsageError(f"the answer does not fit: {describe_accepted(allowed)}")
     values: list[JsonValue] = [text if reading is None else reading.value for reading, text in readings]
     values = [value for index, value in enumerate(values) if value not in values[:index]]
     return Reading(values, text=json.dumps(values, ensure_ascii=False))
@@ -318,7 +318,7 @@ def _read_several(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
 
 
 def _read_form(requested_schema: JsonObject, text: str) -> Reading:
-    """Read `decline`, `cancel`, a JSON object, or the only value. Missing fields have a `default` (SEP-1034)."""
+    """Read `decline`, `cancel`, a JSON object, or the value of the only field. A field may have a `default`."""
     action = _REFUSALS.get(text.strip().lower())
     if action is not None:
         return Reading({}, action=action)
@@ -329,7 +329,9 @@ def _read_form(requested_schema: JsonObject, text: str) -> Reading:
     content = _content(fields, text)
     problem = _problem(requested_schema, content)
     if problem is not None:
-        raise UsageError(f"the answer does not fit: {problem}; {accepted(AcceptedAnswers(schema=requested_schema))}")
+        raise UsageError(
+            f"the answer does not fit: {problem}; {describe_accepted(AcceptedAnswers(schema=requested_schema))}"
+        )
     return Reading(content or {})
 
 
@@ -387,23 +389,23 @@ def _parsed(text: str) -> JsonValue:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenAnswer:
-    """An unread answer with its origin."""
+class UnreadAnswer:
+    """An answer that is not read yet, with its origin."""
 
     text: str
     by: By
     question_id: str | None = None  # id of the question it answers; None if it does not say
-    signal: str | None = None  # event from outside that brought it; None from a person
-    changed: JsonObject | None = None  # in place of a text: the arguments with which it approves a call
+    signal: str | None = None  # event from outside that contains it; None for a person's answer
+    changed: JsonObject | None = None  # changed arguments of the call that it approves, in place of a text
 
-    def to(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return its meaning for this question. Raises UsageError; only a person approves, naming the question."""
+    def read_for(self, question: OpenQuestion) -> str | Said | Approval:
+        """Return the answer to this question. Raises UsageError, also if only a person who names it may answer."""
         if question.call_digest:
             self._check_approval(question)
-        return self.meaning(question)
+        return self.read_unchecked(question)
 
-    def meaning(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return the answer as this question reads it, without a check of its author. Raises UsageError."""
+    def read_unchecked(self, question: OpenQuestion) -> str | Said | Approval:
+        """Return the answer to this question, without a check of its author. Raises UsageError."""
         if self.changed is None:
             return read_job_answer(question, self.text)
         if not question.call_digest:
@@ -412,7 +414,7 @@ class GivenAnswer:
 
     def _check_approval(self, question: OpenQuestion) -> None:
         if self.signal is not None:
-            text = f"{question.id} asks for a person's approval, which no event from outside gives"
+            text = f"{question.id} asks for a person's approval, which an event from outside cannot give"
             raise UsageError(text, next_steps=(NextStepsAnswer(question.id, is_approval=True),))
         if self.question_id is None:
             step = NextStepsAnswer(question.id, is_approval=True)

@@ -51,8 +51,8 @@ class Bound:
     """The maximum cost of one generation."""
 
     input_tokens: int
-    wanted: int  # maximum tokens of reply to request; `least`: fewest that are worth a generation
-    least: int
+    wanted: int  # maximum tokens of reply to request
+    least: int  # fewest tokens of reply that are worth a generation
     input_nano: int = 0
     output_nano: int = 0  # per token of the reply
 
@@ -79,7 +79,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class WaitForRoom:
-    """The decision to wait: there will be room if a generation of a parallel Run costs less than its maximum."""
+    """The decision to wait until a generation of a parallel Run ends, and may have cost less than its maximum."""
 
 
 @dataclass(slots=True)
@@ -122,58 +122,58 @@ class _RunSpending:
     @classmethod
     def of(cls, spending: Spending, *, at_rest: bool) -> _RunSpending:
         spent = Amount.of_usage(spending.usage) + Amount.of_charge(spending.assumed)
-        reserved = Amount.of_charge(spending.promised)
+        reserved = Amount.of_charge(spending.reservations)
         if at_rest:
             spent, reserved = spent + reserved, NO_AMOUNT
         return cls(spent, reserved, spending.tool_calls)
 
 
 class Ledger:
-    """The budgets of a Job and its Experts. `take` each Run's states, a parent's before its delegates'."""
+    """The budgets of a Job and its Experts. `update` it with each Run's states, a parent's before its delegates'."""
 
     def __init__(self, limit: Budget | None, root: str = "") -> None:
-        """`root`: Run whose time counts as the time of all, if it is not the Coordinator."""
+        """`root`: id of the Run whose work time is the Job's, if it is not the Coordinator."""
         self._root = root
         self._accounts: dict[str, _Account] = {JOB: _Account(limit or Budget())}
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._taken: dict[str, _RunSpending] = {}
+        self._counted: dict[str, _RunSpending] = {}
         self._latest: dict[str, Run] = {}
         self._held: dict[str, tuple[str, Amount]] = {}
 
-    def take(self, run: Run, *, at_rest: bool = False) -> bool:
-        """Record a Run's state; True if reservations changed. `at_rest`: no driver, so reservations are spent."""
+    def update(self, run: Run, *, at_rest: bool = False) -> bool:
+        """Record a Run's state; return True if reservations changed. `at_rest`: not driven, so count them as spent."""
         run_id, latest = run.start.run_id, self._latest.get(run.start.run_id)
         if latest is None:
-            self._enter(run)
+            self._open_accounts(run)
         self._latest[run_id] = run
         self._add_time(run, 0 if latest is None else latest.worked_ms)
         if latest is not None and run.spending is latest.spending and not at_rest:
             return False
-        counted_ms, now = self._taken.get(run_id, _RunSpending()), _RunSpending.of(run.spending, at_rest=at_rest)
-        self._taken[run_id] = now
+        before, after = self._counted.get(run_id, _RunSpending()), _RunSpending.of(run.spending, at_rest=at_rest)
+        self._counted[run_id] = after
         for key in self._keys[run_id]:
             account = self._accounts[key]
-            account.spent += now.spent - counted_ms.spent
-            account.open += now.open - counted_ms.open
-            account.tool_calls += now.tool_calls - counted_ms.tool_calls
-        return now.open != counted_ms.open
+            account.spent += after.spent - before.spent
+            account.open += after.open - before.open
+            account.tool_calls += after.tool_calls - before.tool_calls
+        return after.open != before.open
 
-    def _add_time(self, run: Run, before: int) -> None:
+    def _add_time(self, run: Run, before_ms: int) -> None:
         """Add a Run's new work time, which includes the Runs below it, to its account."""
-        if run.worked_ms == before:
+        if run.worked_ms == before_ms:
             return
         key = JOB if run.is_coordinator or run.id == self._root else run.start.expert_key
         if key in self._keys[run.start.run_id]:
-            self._accounts[key].worked_ms += run.worked_ms - before
+            self._accounts[key].worked_ms += run.worked_ms - before_ms
 
     def hold(self, key: str, run_id: str, amount: Amount) -> None:
         """Reserve an amount that is in no Run's state yet, replacing an earlier one with this key."""
-        self.drop(key)
+        self.release(key)
         self._held[key] = (run_id, amount)
         for account in self._keys[run_id]:
             self._accounts[account].open += amount
 
-    def drop(self, key: str) -> bool:
+    def release(self, key: str) -> bool:
         """Release a held amount that is settled or not needed. Return False if there is none."""
         held = self._held.pop(key, None)
         if held is None:
@@ -184,7 +184,7 @@ class Ledger:
         return True
 
     def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NO_AMOUNT) -> Grant | WaitForRoom | Exceeded:
-        """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
+        """Decide about a generation with a known maximum cost, of which the caller already holds `mine`."""
         tightest, reply_tokens = JOB, bound.wanted
         for key in self._keys[run_id]:
             tokens = bound.reply_tokens_within(self._accounts[key].remaining)
@@ -200,7 +200,7 @@ class Ledger:
             return WaitForRoom()
         return _excess(tightest, account, bound)
 
-    def room_for_calls(self, run_id: str, calls: int) -> Exceeded | None:
+    def excess_of_calls(self, run_id: str, calls: int) -> Exceeded | None:
         """Return why so many tool calls would exceed a budget; None if they would not."""
         for key in self._keys[run_id]:
             account = self._accounts[key]
@@ -209,8 +209,8 @@ class Ledger:
                 return Exceeded("maxToolCalls", key or None, limit, account.tool_calls, calls)
         return None
 
-    def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
-        """Return the unused amounts open to a delegate: of the Run's accounts as `JOB`, and of its Expert's own."""
+    def amounts_for_delegate(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
+        """Return what a delegate may spend: under `JOB` the least of the Run's accounts, and its Expert's rest."""
         job_amounts: dict[Unit, int] = {}
         for key in self._keys[run_id]:
             for unit, amount in self._accounts[key].amounts.items():
@@ -219,9 +219,9 @@ class Ledger:
             return {JOB: job_amounts}
         return {JOB: job_amounts, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
 
-    def used_by(self, run_ids: Iterable[str]) -> Amounts:
+    def usage_of_runs(self, run_ids: Iterable[str]) -> Amounts:
         """Return the usage of these Runs, including reservations."""
-        runs = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
+        runs = [self._counted[run_id] for run_id in run_ids if run_id in self._counted]
         total = sum((run_spending.spent + run_spending.open for run_spending in runs), NO_AMOUNT)
         return {
             "tokens": total.tokens,
@@ -230,7 +230,7 @@ class Ledger:
         }
 
     def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
-        """Return the `Exceeded` that says that `needed` does not fit into a budget."""
+        """Return the refusal of a call that needs `needed` of a budget."""
         account = self._accounts[expert or JOB]
         max_budget, used = account.limit, account.used
         rows: dict[BudgetName, tuple[float | None, float]] = {
@@ -250,7 +250,7 @@ class Ledger:
         return max(0, account.limit.max_time - account.worked_ms)
 
     def out_of_time(self, expert: str | None = None) -> Exceeded:
-        """Return the `Exceeded` that says that no time is left."""
+        """Return the refusal of further work because no time is left."""
         limit = self._accounts[expert or JOB].limit.max_time or 0
         return Exceeded("maxTime", expert, limit, limit, 1)
 
@@ -258,7 +258,7 @@ class Ledger:
         """Return True if the Run spends from the Job's budget, or from this Expert's."""
         return (expert or JOB) in self._keys.get(run_id, ())
 
-    def wants_prices(self, run_id: str) -> bool:
+    def needs_prices(self, run_id: str) -> bool:
         """Return True if the Run's generations need a price, because a budget is in dollars."""
         return any(self._accounts[key].limit.max_cost is not None for key in self._keys[run_id])
 
@@ -266,7 +266,7 @@ class Ledger:
         """Return the usage of an account, including reservations."""
         return self._accounts[expert or JOB].used
 
-    def _enter(self, run: Run) -> None:
+    def _open_accounts(self, run: Run) -> None:
         above, own = run.start.delegated_by, run.start.expert.budget
         keys = (JOB,) if above is None else self._keys.get(above.run_id, (JOB,))
         # The Coordinator's own budget is part of the Job's.

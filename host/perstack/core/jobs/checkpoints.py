@@ -14,7 +14,7 @@ from perstack.core.runs.state import Run, RunStatus
 
 
 class ExpertRef(Record):
-    """A reference to an Expert in a version."""
+    """A version of an Expert, as a checkpoint names it."""
 
     key: str
     name: str
@@ -31,7 +31,7 @@ class CheckpointCall(Record):
 
 
 class MessagesRef(Record):
-    """A reference to the messages of `base` and then this Run's, to log line `through`, whose hash is `sha256`."""
+    """A reference to messages: those of `base`, then the Run's up to log line `through`, whose hash is `sha256`."""
 
     through: int
     base: ContinuedFrom | None = None
@@ -118,9 +118,9 @@ def checkpoint_file(run: Run) -> CheckpointFile:
 
 def checkpoint_of(run: Run) -> Checkpoint:
     """Return the complete checkpoint for the Run's current position."""
-    facts = checkpoint_file(run)
+    fields = checkpoint_file(run)
     instruction = InstructionMessage(contents=(TextPart(text=run.instruction),))
-    return Checkpoint(**fields_of(facts, _CheckpointFields), messages=(instruction, *run.messages))
+    return Checkpoint(**fields_of(fields, _CheckpointFields), messages=(instruction, *run.messages))
 
 
 def _status_word(status: RunStatus) -> str:

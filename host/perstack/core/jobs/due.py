@@ -5,8 +5,8 @@ derives the state of the Job with `job_state` and reads in DUE what follows. The
 events and steps: tasks/due_tasks.py, schedules/decide.py, iterations/next_step.py, workers/orders.py.
 
 They also decide what is due at a time, in any state of a Job: a task's pause or timeout is over, an occurrence of a
-schedule has come, an order may be claimed again. A worker that looks for Runs to continue reads their logs (`due_of`),
-because a summary does not say whether a person has stopped a submitted Job.
+schedule has come, an order may be claimed again. A worker that looks for Runs to continue reads their logs
+(`reason_to_resume`), because a summary does not say whether a person has stopped a submitted Job.
 
 A new state needs a row in DUE, a new owner a column. docs/architecture.md, «What happens by itself», shows the table.
 """
@@ -43,7 +43,7 @@ Todo = Literal[
     "pass",  # start the next occurrence while the Job exists
     "pause",  # the owner pauses
     "fail",  # the owner fails
-    "finish",  # the owner has its result, or none is to come
+    "finish",  # the owner has its result, or will never have one
     "-",  # the owner never sees that state
 ]
 
@@ -112,7 +112,7 @@ def job_state(
 
 
 def limit_state(resume_at: int | None, now: int) -> Literal["limited", "limitOver"]:
-    """Return the state of a pause for a rate limit, which is over if no time is known."""
+    """Return the state of a pause for a rate limit; a pause without a known end is over."""
     return "limitOver" if (resume_at or 0) <= now else "limited"
 
 
@@ -141,8 +141,8 @@ def stop_words(summary: JobSummary) -> str:
 # Runs that a worker resumes by itself.
 
 
-def due_of(run: Run, now: int) -> ResumeReason | None:
-    """Return why a worker should resume a Run without a driver; None if it should not, or a person must."""
+def reason_to_resume(run: Run, now: int) -> ResumeReason | None:
+    """Return why a worker should resume a Run without a driver; None if it should not, or only a person may."""
     if run.closed is not None:
         return None
     if run.status == "queued":

@@ -1,8 +1,9 @@
 """A Job as the sum of its Runs.
 
 A Job has neither log nor state. A Coordinator Run, which a person started, and the delegate Runs below it have
-a log each; `Job.take` receives every new state of each, and all totals, questions, labels and approvals of the Job are
-computed from the latest ones. Nothing is counted twice or stored separately, so nothing can contradict the logs.
+a log each. `Job.update` receives every new state of each Run, and all totals, questions, labels and approvals of the
+Job are computed from the latest states. Nothing is counted twice or stored separately, so nothing can contradict the
+logs.
 
 A person may start several Coordinator Runs, one after the other; the one started or resumed last represents the Job.
 
@@ -29,16 +30,17 @@ from perstack.dataclass import dataclass
 
 @dataclass(slots=True)
 class Job:
-    """The sum of the states of a Job's Runs. Call `take` whenever one of them changes."""
+    """The sum of the states of a Job's Runs. Call `update` whenever one of them changes."""
 
     id: str
-    runs: dict[str, Run] = field(default_factory=dict[str, Run])  # latest states, in the order of first taking
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])  # latest states, in the order of their first update
     stored: dict[str, Run] = field(default_factory=dict[str, Run])
     """The state of each Run at the end of its log as it is on disk; `runs` may have events that are not written yet."""
     total_steps: int = 0
     watch: Callable[[Run], None] | None = None
     root: int = 0  # number of the Run that this process drives apart from its Job; 0 if it drives the Job itself
-    _highest: dict[int, int] = field(default_factory=dict[int, int])  # Run number by block; the Job's own block is 0
+    # highest Run number by block; the Job's own block is 0
+    _highest: dict[int, int] = field(default_factory=dict[int, int])
     _is_distributed: bool = False  # True once another worker has a delegate, whose Run numbers are in another block
 
     def update(self, run: Run) -> None:
@@ -66,7 +68,7 @@ class Job:
         return {run_id: run.head for run_id, run in self.stored.items()}
 
     def as_stored(self) -> "Job":
-        """Return the Job as its stored logs give it: a crash takes nothing of that back."""
+        """Return the Job computed from what is on disk, which a crash does not undo."""
         return job_of(self.id, (self.stored[run_id] for run_id in self.runs if run_id in self.stored))
 
     def _number(self, number: int) -> None:
@@ -102,7 +104,7 @@ class Job:
     @property
     def assumed(self) -> Charge | None:
         """The charges for unreported usage over all Runs."""
-        charges = (sum_charges(run.spending.assumed, run.spending.promised) for run in self.runs.values())
+        charges = (sum_charges(run.spending.assumed, run.spending.reservations) for run in self.runs.values())
         return reduce(sum_charges, charges, None)
 
     @property
@@ -111,12 +113,12 @@ class Job:
         return frozenset[str]().union(*(run.signals for run in self.runs.values()))
 
     @property
-    def posted(self) -> frozenset[str]:
+    def taken_post_ids(self) -> frozenset[str]:
         """The ids of the posted texts that its Runs have taken."""
         return frozenset[str]().union(*(run.taken_posts for run in self.runs.values()))
 
     @property
-    def standing(self) -> tuple[StandingApproval, ...]:
+    def standing_approvals(self) -> tuple[StandingApproval, ...]:
         """The approvals for the whole Job, from all Runs."""
         return tuple(approval for run in self.runs.values() for approval in run.standing_approvals)
 
@@ -128,8 +130,8 @@ class Job:
     @property
     def closed(self) -> Closed | None:
         """The first close of any Run, which closes all of them even if their logs do not say so yet."""
-        of_runs = (run.closed for run in self.runs.values())
-        return min((close for close in of_runs if close is not None), key=lambda close: close.at, default=None)
+        closes = (run.closed for run in self.runs.values())
+        return min((close for close in closes if close is not None), key=lambda close: close.at, default=None)
 
     def steps_left(self, limits: Limits, uncounted: int = 0) -> int | None:
         """Return the steps that the Job may still take; None without a limit. `uncounted`: steps that do not count."""

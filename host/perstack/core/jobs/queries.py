@@ -21,7 +21,7 @@ from perstack.errors import UsageError
 
 
 def check_query(query: str, otherwise: str = "") -> str:
-    """Return the query. Raises UsageError if nothing in it can be seen; `otherwise` is what else one may do."""
+    """Return the query. Raises UsageError if it has no visible text; `otherwise` names an alternative."""
     if is_blank(query):
         raise UsageError(f"QUERY is empty: say what is to be done{otherwise}")
     return query
@@ -63,7 +63,7 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_labels(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
-    """Return True if the labels include all wanted ones."""
+    """Return True if the labels include all of `required`."""
     return all(labels.get(key) == value for key, value in required.items())
 
 
@@ -76,7 +76,7 @@ def _quote_short(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
-    """A filter of Jobs. All conditions must hold; an empty one, or None, always does."""
+    """A filter of Jobs. All conditions must hold; an empty condition, or None, always holds."""
 
     statuses: frozenset[JobStatus] = frozenset()
     experts: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class JobChoice:
     ) -> JobChoice:
         return cls(frozenset(statuses), frozenset(experts), tuple((labels or {}).items()), since, before)
 
-    def has(self, summary: JobSummary) -> bool:
+    def matches(self, summary: JobSummary) -> bool:
         """Return True if the Job meets all conditions."""
         return (
             (not self.statuses or summary.status in self.statuses)
@@ -119,11 +119,11 @@ def removable(
             summary.damaged or summary.status in ("running", "queued") or is_waiting
         ):
             candidates.append(summary)
-    return [summary for summary in candidates if choice.has(summary)]
+    return [summary for summary in candidates if choice.matches(summary)]
 
 
-def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
-    """Return the Jobs to remove by the retention settings in perstack.toml."""
+def expired_jobs(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
+    """Return the Jobs that the retention settings in perstack.toml remove."""
     if retention == Retention():
         return []
     before = None if retention.older_than is None else now - milliseconds(retention.older_than)
@@ -169,7 +169,7 @@ class GroupCost:
         }
 
 
-def spent_by(
+def costs_by(
     jobs: Iterable[JobSummary], by: GroupBy, *, since: int, day_of: Callable[[int], str]
 ) -> tuple[list[GroupCost], GroupCost]:
     """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
@@ -181,7 +181,7 @@ def spent_by(
                 continue
             run_share = ModelShare(usage=run_summary.usage, unpriced_tokens=run_summary.unpriced_tokens)
             total = total.plus(run_share)
-            for key in _keys(summary, run_summary, by, day_of):
+            for key in _group_keys(summary, run_summary, by, day_of):
                 share = run_summary.by_model.get(key, run_share) if by == "model" else run_share
                 by_key[key] = by_key.get(key, GroupCost(key)).plus(share)
     rows = list(by_key.values())
@@ -190,7 +190,7 @@ def spent_by(
     return sorted(rows, key=lambda group: (-(group.usage.cost_usd or 0), -group.usage.total_tokens, group.key)), total
 
 
-def _keys(summary: JobSummary, run_summary: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
+def _group_keys(summary: JobSummary, run_summary: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
     match by:
         case "expert":
             return [run_summary.expert_key or NO_KEY]

@@ -29,7 +29,7 @@ class UnsettledCall:
     run_id: str
     expert_key: str
     tool_name: str
-    args: str  # arguments as JSON, whole: a person decides by them
+    args: str  # arguments as JSON, never shortened, because a person decides by them
 
 
 def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
@@ -97,13 +97,13 @@ def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlem
     for name in settled:
         if name not in keys:
             names = ", ".join(unsettled_call.key for unsettled_call in calls) or "none"
-            raise UsageError(f"settle {name}: no such open call; there are: {names}")
+            raise UsageError(f"settle {name}: there is no such open call; open calls: {names}")
 
 
 def check_signal(job: Job, signal: str | None) -> None:
     """Raise Conflict if the Job has accepted this event from outside before."""
     if signal is not None and signal in job.signals:
-        raise Conflict(f"Job {job.id} has received the event {signal} already")
+        raise Conflict(f"Job {job.id} has already received the event {signal}")
 
 
 def check_not_closed(job: Job | JobSummary) -> None:
@@ -116,8 +116,8 @@ def check_same_expert(base_run: Run, expert: Expert, job_id: str) -> None:
     """Raise UsageError if the Job belongs to another Expert."""
     if base_run.start.expert_key != expert.key:
         raise UsageError(
-            f"Job {job_id} is {base_run.start.expert_key}'s, and its context is never shared:"
-            f" begin a Job for {expert.key}"
+            f"Job {job_id} belongs to Expert {base_run.start.expert_key}, and Experts never share a context:"
+            f" start a new Job for {expert.key}"
         )
 
 
@@ -129,7 +129,7 @@ def _check_same_model(run: Run, overrides: Overrides, job_id: str) -> None:
     ):
         if value is not None and value != recorded:
             raise UsageError(
-                f"{noun} {value}: a Run is resumed on what it was started with, {recorded};"
+                f"{noun} {value}: a Run is resumed with the {noun} that it was started with, {recorded};"
                 f" another {noun} needs a new query",
                 next_steps=(Continue(job_id, start.expert_key),),
             )
@@ -140,8 +140,8 @@ def _check_same_runtime(run: Run, overrides: Overrides, job_id: str) -> None:
     recorded = (start.sandbox or SandboxPolicy()).runtime
     if overrides.runtime is not None and overrides.runtime != recorded:
         raise UsageError(
-            f"runtime {overrides.runtime}: a Run is resumed where it was started, {recorded}; another runtime needs a"
-            " new query",
+            f"runtime {overrides.runtime}: a Run is resumed in the runtime that it was started in, {recorded}; another"
+            " runtime needs a new query",
             next_steps=(Continue(job_id, start.expert_key),),
         )
 
@@ -173,7 +173,7 @@ def limits_of_delegate(run: Run, overrides: Overrides) -> Limits | None:
 # Delegates whose logs other workers write.
 
 
-def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
+def is_awaited(run: Run, runs: Mapping[str, Run]) -> bool:
     """Return True if a delegate's result is awaited: all Runs above are active or queued, and still current."""
     while run.start.delegated_by is not None:
         delegation = run.start.delegated_by
@@ -188,11 +188,11 @@ def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
     return not any(other.is_coordinator and number_of_run(other.id) > number for other in runs.values())
 
 
-def is_elsewhere(run: Run) -> bool:
+def has_separate_worker(run: Run) -> bool:
     """Return True if a delegate has, or is queued for, a separate worker."""
     return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
 def may_have_own_driver(run: Run, runs: Mapping[str, Run]) -> bool:
     """Return True if a delegate's own worker may have appended to its log since the Job's driver last appended."""
-    return is_elsewhere(run) or (not run.is_coordinator and run.queued is not None and is_wanted(run, runs))
+    return has_separate_worker(run) or (not run.is_coordinator and run.queued is not None and is_awaited(run, runs))

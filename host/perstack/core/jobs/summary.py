@@ -16,7 +16,7 @@ from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import count, plain_text
-from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost, cost_of
+from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of, cost_text
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
@@ -89,7 +89,7 @@ class JobSummary(Record):
     # True for a success without an effect, of an Expert that declares one
     without_effect: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None  # the error that stopped the Job, in one line
-    damaged: bool = Field(default=False, exclude_if=falsy)  # True: `error` says where; not stored in job.json
+    damaged: bool = Field(default=False, exclude_if=falsy)  # True: `error` names the damage; not stored in job.json
     runs: tuple[RunSummary, ...] = ()  # all Runs, with the steps, tokens and status of each
 
     def _repr_html_(self) -> str:
@@ -179,12 +179,12 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
 
 
 def as_running(summary: JobSummary) -> JobSummary:
-    """Return the summary of a Job that will change at once: readers take nothing from it and read the logs."""
+    """Return the summary as «running», so that readers take nothing from it and read the logs."""
     return summary.model_copy(update={"status": "running", "lifecycle": "running"})
 
 
 def storable(job: Job, *, is_running: bool) -> tuple[JobSummary, ...]:
-    """Return what job.json may say of these stored logs: `is_running` if it says so."""
+    """Return every summary that job.json may contain for these stored logs; `is_running`: job.json says «running»."""
     stopped = summarize(job, is_driven=False)
     return (summarize(job, is_driven=True), as_running(stopped)) if is_running else (stopped,)
 
@@ -280,7 +280,7 @@ class PlacedRun(Record):
     """A Run in the tree of its Job."""
 
     run: RunSummary
-    how: RunOrigin
+    how: RunOrigin  # named so in the JSON
     parent: str | None = None  # Run that it follows from; None if a person started it, or the parent is missing
     at: str | None = None  # checkpoint of the parent that it starts from
     depth: int = 0  # number of ancestors. A continuation has the depth of the Run that it continues
@@ -343,38 +343,39 @@ _MAX_TEXT_CHARS = 20_000  # characters of a text that a notebook is shown
 def html_of(summary: JobSummary) -> str:
     """Return the summary as one HTML element."""
     parts = [
-        f"<p><b>{_text(summary.expert_key)}</b> {_text(summary.status)} · Job <code>{_text(summary.id)}</code></p>"
+        f"<p><b>{_escaped_text(summary.expert_key)}</b> {_escaped_text(summary.status)} · Job"
+        f" <code>{_escaped_text(summary.id)}</code></p>"
     ]
     result = None if summary.result is None else canonical_json(summary.result).decode("utf-8", "replace")
     for label, text in (("asks", summary.asks), ("error", summary.error), ("result", result or summary.text)):
         if text:
-            parts.append(f"<p>{label}:</p><pre>{_text(text)}</pre>")
-    parts.append(f"<ul>{_tree(tree_of(summary.runs, {}))}</ul>")
+            parts.append(f"<p>{label}:</p><pre>{_escaped_text(text)}</pre>")
+    parts.append(f"<ul>{_tree_html(tree_of(summary.runs, {}))}</ul>")
     totals = (
         count(summary.total_steps, "step"),
         count(summary.usage.total_tokens, "token"),
-        cost(summary.usage, summary.unpriced_tokens),
+        cost_text(summary.usage, summary.unpriced_tokens),
     )
-    parts.append(f"<p>{_text(', '.join(filter(None, totals)))}</p>")
+    parts.append(f"<p>{_escaped_text(', '.join(filter(None, totals)))}</p>")
     return f"<div>{''.join(parts)}</div>"
 
 
-def _text(text: str) -> str:
+def _escaped_text(text: str) -> str:
     from html import escape  # only a notebook needs it
 
     plain = plain_text(text)
     return escape(plain if len(plain) <= _MAX_TEXT_CHARS else f"{plain[:_MAX_TEXT_CHARS]} …")
 
 
-def _tree(runs: tuple[PlacedRun, ...]) -> str:
+def _tree_html(runs: tuple[PlacedRun, ...]) -> str:
     html, depth = "", 0
     for level, group in groupby(runs, key=lambda placed: placed.depth):
         html += "<ul>" * (level - depth) + "</ul>" * (depth - level)
         depth = level
-        html += "".join(f"<li>{_text(_words(placed))}</li>" for placed in group)
+        html += "".join(f"<li>{_escaped_text(_run_line(placed))}</li>" for placed in group)
     return html + "</ul>" * depth
 
 
-def _words(placed: PlacedRun) -> str:
+def _run_line(placed: PlacedRun) -> str:
     run_summary = placed.run
     return f"{run_summary.expert_key} ({run_summary.id}): {run_summary.status}, {count(run_summary.steps, 'step')}"

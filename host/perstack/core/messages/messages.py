@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, assert_never, overload
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, canonical_fact, falsy, layers
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, canonical_record, falsy, layers
 from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 
 
@@ -284,7 +284,7 @@ class History(Sequence[Message]):
         if not 0 <= length <= self._length:
             raise IndexError(length)
         for item in self._items[len(self._sums) - 1 : length]:
-            text = canonical_fact(item, has_floats=_may_have_floats(item))
+            text = canonical_record(item, has_floats=_may_have_floats(item))
             previous, blobs = self._sums[-1], blobs_of(item)
             self._sums.append(
                 _Sums(

@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 
 @dataclass(frozen=True)
 class ChangedArguments:
-    """Other arguments for a call that waits for approval, which the host has not judged yet."""
+    """A person's arguments for a call that waits for approval, until the host has judged the changed call."""
 
     args: JsonObject
     by: By
@@ -33,7 +33,7 @@ class Call:
     decided: DecidedCall
     result: ToolResultPart | None = None
     settlement: Settlement | None = None  # decision about an interrupted call that may have had its effect
-    settled_with: str = ""  # what the person who decided that tells the model
+    settled_with: str = ""  # text for the model from the person who settled the call
     delegation: Delegation | None = None
     tool_question: Question | None = None  # the tool's question, which a person must answer before the call is repeated
     answers: tuple[Answer, ...] = ()
@@ -45,8 +45,8 @@ class Call:
     began: bool = False
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()  # rules that a person may approve for the whole Job instead of this call
-    content: str = ""  # of the file that the call changes, when the approval was requested; empty if it is not recorded
-    change: ChangedArguments | None = None  # of a person, until the host has decided about the changed call
+    content: str = ""  # state of the file that the call changes, as in `RequestApproval`; empty if not recorded
+    change: ChangedArguments | None = None  # pending until the host has decided about the changed call
     change_problem: str = ""  # why the latest change was dropped
     asked_args: JsonObject | None = None  # the model's arguments, if a person has changed them
     changed_by: By | None = None
@@ -86,7 +86,7 @@ class Call:
 
 
 def with_arguments(part: ToolCallPart, args: JsonObject) -> ToolCallPart:
-    """Return the call with other arguments, which are valid JSON also if the model's were not."""
+    """Return the call with these arguments in place of the model's, and without its text that did not parse."""
     return part.model_copy(update={"args": args, "raw_args": None})
 
 
@@ -237,7 +237,7 @@ class EndRun:
     text: str
 
 
-Work = (
+PerformedCommand = (
     Generate
     | DecideCalls
     | RunTools
@@ -258,31 +258,31 @@ Work = (
     | StopAtLimit
 )
 
-Command = Work | Switch
+Command = PerformedCommand | Switch
 
 
 def words_of(command: Command) -> str:
-    """Return what the loop would do, for a person who reads a difference."""
+    """Return the command as a phrase that follows «the loop would», in a difference that a replay reports."""
     if isinstance(command, Generate):
         return f"generate for step {command.step}"
     names = {
         DecideCalls: "decide on the calls of the reply",
         RunTools: "run tools",
         RecordResult: "record a result of its own",
-        StartDelegates: "decide on delegates",
+        StartDelegates: "start delegates",
         AwaitDelegates: "await delegates",
         Ask: "ask a person",
         AskApproval: "ask a person's approval",
         DecideChange: "decide on a changed call",
-        Complete: "take the attempt to complete",
+        Complete: "judge the attempt to complete",
         Shrink: "shorten old results",
         Compact: "summarise a part of the history",
         Snapshot: "record the workspace's files",
         EndStep: "end the step",
-        JudgeResult: "hold the result to its schema",
+        JudgeResult: "check the result against its schema",
         EndRun: "end the Run",
-        Fail: "record that the reply is not a completion",
-        Switch: "have the next model generate",
+        Fail: "record that the Run failed",
+        Switch: "switch to the next model",
         StopAtLimit: "stop at the step limit",
     }
     return names[type(command)]

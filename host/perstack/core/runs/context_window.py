@@ -65,7 +65,7 @@ def window_of(run: Run) -> int | None:
     return learned if declared is None else declared if learned is None else min(declared, learned)
 
 
-def load(run: Run, tools_bytes: int = 0) -> int:
+def next_request_tokens(run: Run, tools_bytes: int = 0) -> int:
     """Return the estimated tokens of the next generation's request.
 
     `tools_bytes` is the size of its tools, which counts until an endpoint has counted them.
@@ -85,9 +85,9 @@ def _overhead(run: Run) -> int:
 def window_after_overflow(run: Run, reported: int | None) -> int:
     """Return the window that an overflow reveals: the size `reported` by the endpoint, or less than was sent.
 
-    It is never far less than what was answered before: counts of tokens, and reported sizes, may be of something else.
+    A reported size below half of the largest answered request is not believed: it may count something else.
     """
-    sent_tokens = load(run)
+    sent_tokens = next_request_tokens(run)
     window = window_of(run)
     if reported is not None and reported > 0:
         return max(reported, run.context.fitted // 2)
@@ -98,10 +98,11 @@ def window_after_overflow(run: Run, reported: int | None) -> int:
 def window_after_refusal(run: Run, refusal: ErrorInfo) -> int | None:
     """Return the window that an unexplained refusal may reveal; None if it is no overflow, or no room can be made.
 
-    It may be one if the request was larger than every answered one, or near the known window. Room is made once.
+    It may be one if the request was larger than every answered one, or near the known window. Room is made only once,
+    so that a refusal for another reason ends the Run.
     """
     size, window = run.messages.tokens(len(run.messages)), window_of(run)
-    is_near = window is not None and load(run) >= _NEAR_WINDOW_SHARE * window
+    is_near = window is not None and next_request_tokens(run) >= _NEAR_WINDOW_SHARE * window
     is_large = size >= _MIN_REFUSED_TOKENS and (size > run.context.fitted or is_near)
     if policy_of(run) is None or run.context.is_relieved or not is_large:
         return None
@@ -110,8 +111,8 @@ def window_after_refusal(run: Run, refusal: ErrorInfo) -> int | None:
     return revealed if isinstance(command_for_full_context(supposed), Compact) else None
 
 
-def is_supposed(overflow: ErrorInfo | None) -> bool:
-    """Return True if an overflow is only a possible reason for the error that an endpoint has given."""
+def is_inferred(overflow: ErrorInfo | None) -> bool:
+    """Return True if the overflow was only inferred from an error that does not name it."""
     return overflow is not None and overflow.name != OVERFLOW
 
 
@@ -121,21 +122,21 @@ def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
     if context_policy is None or window is None:
         return None
     overflow = run.context.overflow
-    now = load(run)
-    if overflow is None and now <= context_policy.compact_at * window:
+    now_tokens = next_request_tokens(run)
+    if overflow is None and now_tokens <= context_policy.compact_at * window:
         return None
-    shrink = _shrink(run, context_policy, window, now) if overflow is None else None
+    shrink = _shrink(run, context_policy, window, now_tokens) if overflow is None else None
     if shrink is not None:
         return shrink
-    compact = _compact(run, context_policy, window, now)
+    compact = _compact(run, context_policy, window, now_tokens)
     if compact is not None:
         return compact
-    if overflow is not None or now * _MIN_ACTUAL_SHARE > window:
+    if overflow is not None or now_tokens * _MIN_ACTUAL_SHARE > window:
         return Fail(too_large(run, overflow))
     return None
 
 
-def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
+def command_before_repeat(run: Run) -> Shrink | Compact | Fail | None:
     """Return what to do before a started generation is repeated: nothing, unless it or the new model does not fit."""
     return command_for_full_context(run) if run.context.overflow is not None or run.is_switched else None
 
@@ -159,7 +160,7 @@ def blob_of(part: ToolResultPart) -> bytes:
     return text_of(part.contents).encode(errors="replace")
 
 
-def _shrink(run: Run, context_policy: ContextPolicy, window: int, now: int) -> Shrink | None:
+def _shrink(run: Run, context_policy: ContextPolicy, window: int, now_tokens: int) -> Shrink | None:
     results: list[ShrunkResult] = []
     freed = 0
     for event_id, part in _old_results(run, context_policy.keep_results):
@@ -169,7 +170,7 @@ def _shrink(run: Run, context_policy: ContextPolicy, window: int, now: int) -> S
             results.append(ShrunkResult(at=event_id, tool_call_id=part.tool_call_id, blob=digest))
             freed += saved
     max_left = (context_policy.compact_at - _MIN_FREED_SHARE / 2) * window
-    is_enough = freed >= _MIN_FREED_SHARE * window and now - freed <= max_left
+    is_enough = freed >= _MIN_FREED_SHARE * window and now_tokens - freed <= max_left
     return Shrink(tuple(results), HEAD_CHARS, TAIL_CHARS) if results and is_enough else None
 
 
@@ -192,12 +193,12 @@ def summary_tokens(window: int) -> int:
     return max(_MIN_SUMMARY_TOKENS, min(_MAX_SUMMARY_TOKENS, int(window * _SUMMARY_SHARE)))
 
 
-def _compact(run: Run, context_policy: ContextPolicy, window: int, now: int) -> Compact | None:
+def _compact(run: Run, context_policy: ContextPolicy, window: int, now_tokens: int) -> Compact | None:
     """Return the range to summarise, with as many of the latest turns kept as possible; None if it frees too little."""
     latest_start = _latest_turn(run)
     best: Compact | None = None
     for start in dict.fromkeys((_first_recent(run, context_policy.keep_recent * window, latest_start), latest_start)):
-        plan = _plan(run, start, window, now)
+        plan = _plan(run, start, window, now_tokens)
         if plan is None:
             continue
         best = plan
@@ -221,7 +222,7 @@ def _latest_turn(run: Run) -> int:
 
 
 def _begins_turn(messages: Sequence[Message], index: int) -> bool:
-    """Return False for the rest of a paused reply, whose parts must not be separated."""
+    """Return True for a reply, but not for the rest of a paused one, which must stay with its beginning."""
     is_reply = isinstance(messages[index], ExpertMessage)
     return is_reply and not (index and isinstance(messages[index - 1], ExpertMessage))
 
@@ -239,7 +240,7 @@ def _first_recent(run: Run, max_tokens: float, latest_start: int) -> int:
     return start
 
 
-def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
+def _plan(run: Run, start: int, window: int, now_tokens: int) -> Compact | None:
     messages = run.messages
     never = always_kept(run)
     dropped = [index for index in range(start) if index not in never]
@@ -247,9 +248,9 @@ def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
         return None
     first, last = dropped[0], dropped[-1]
     saved = sum(messages.tokens(index + 1) - messages.tokens(index) for index in dropped)
-    tokens_after = now - saved + summary_tokens(window)
+    tokens_after = now_tokens - saved + summary_tokens(window)
     kept = tuple(messages.place(index) for index in range(first, last + 1) if index in never)
-    return Compact(messages.place(first), messages.place(last), kept, now, max(0, tokens_after))
+    return Compact(messages.place(first), messages.place(last), kept, now_tokens, max(0, tokens_after))
 
 
 def always_kept(run: Run) -> set[int]:
@@ -274,30 +275,31 @@ def always_kept(run: Run) -> set[int]:
     return kept
 
 
-# --- what does not fit --------------------------------------------------------------------------------------------
+# --- contexts that cannot fit -------------------------------------------------------------------------------------
 
 
 def too_large(run: Run, overflow: ErrorInfo | None) -> ErrorInfo:
     """Return the error of a context from which nothing more can be left out, naming the parts that fill it.
 
-    If the overflow is only supposed, that is the endpoint's own error.
+    For an overflow that was only inferred, return the endpoint's own error.
     """
-    if overflow is not None and is_supposed(overflow):
+    if overflow is not None and is_inferred(overflow):
         return overflow
-    window, now = window_of(run) or 0, load(run)
-    parts = sorted(_parts(run), key=lambda item: -item[1])[:3]
+    window, now_tokens = window_of(run) or 0, next_request_tokens(run)
+    parts = sorted(_kept_parts(run), key=lambda item: -item[1])[:3]
     largest = "; ".join(f"{name}, about {tokens:,} tokens" for name, tokens in parts)
     quote = "" if overflow is None else f" The endpoint says: {overflow.message}"
     return ErrorInfo(
         name=OVERFLOW,
-        message=f"the context cannot get below the {window:,} tokens that the model's window holds, and has about"
-        f" {now:,}. What cannot be left out is {largest}. Make the largest smaller, or use a model with a larger"
-        f" window.{quote}",
+        message=f"the context has about {now_tokens:,} tokens and cannot be reduced to the {window:,} of the model's"
+        f" window. The largest parts that cannot be left out: {largest}. Shorten the largest, or use a model with a"
+        f" larger window.{quote}",
         status_code=None if overflow is None else overflow.status_code,
     )
 
 
-def _parts(run: Run) -> Iterator[tuple[str, int]]:
+def _kept_parts(run: Run) -> Iterator[tuple[str, int]]:
+    """Yield the name and the estimated tokens of each part that cannot be left out."""
     messages = run.messages
     yield "the instruction with the tools", _overhead(run)
     latest = _latest_turn(run)
@@ -331,22 +333,24 @@ def remember_called_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextStat
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)
 
 
-def requesting(run: Run, tools_digest: str | None, *, has_new_guidance: bool) -> ContextState:
+def context_of_request(run: Run, tools_digest: str | None, *, has_new_guidance: bool) -> ContextState:
     """Return the context while a generation is requested. New guidance makes earlier counts useless."""
     counted = None if has_new_guidance else run.context.counted
     return replace(run.context, sending=RequestSize(len(run.messages), tools_digest), counted=counted)
 
 
-def after_generation(run: Run, usage: Usage, window: int | None, *, is_one_pass: bool = True) -> ContextState:
+def context_after_generation(run: Run, usage: Usage, window: int | None, *, is_one_pass: bool = True) -> ContextState:
     """Return the context after a generation, which has fitted; `window`: its size, if known and new.
 
-    If the provider has run tools in between, the model has read the context once for each pass, and the usage is their
-    sum: it does not tell how full the context is.
+    If the provider has run tools in between, the model has read the context once for each pass, and the usage is the
+    sum of all passes: it does not tell how full the context is.
     """
     context = run.context
     sent = context.sending if usage.input_tokens > 0 and is_one_pass else None
     counted = context.counted if sent is None else replace(sent, tokens=usage.input_tokens)
-    tokens = usage.total_tokens if is_one_pass else min(usage.total_tokens, load(run) + usage.output_tokens)
+    tokens = (
+        usage.total_tokens if is_one_pass else min(usage.total_tokens, next_request_tokens(run) + usage.output_tokens)
+    )
     context = replace(context, window=window or context.window, tokens=tokens, counted=counted)
     if context.sending is not None:
         fitted = run.messages.tokens(context.sending.messages)

@@ -34,7 +34,7 @@ from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
 from perstack.core.schemas.result_schemas import ResultCheck, correction
 from perstack.dataclass import dataclass
 
-Noted = (  # commands that have no side effect: their events follow from the state
+PureCommand = (  # commands without a side effect: their events follow from the state
     commands.RecordResult
     | commands.StartDelegates
     | commands.Complete
@@ -45,11 +45,13 @@ Noted = (  # commands that have no side effect: their events follow from the sta
 )
 
 
-def events_of_command(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
+def events_of_command(
+    run: Run, command: PureCommand, stamp: Stamps, next_number: int
+) -> tuple[events.StoredEvent, ...]:
     """Return the events of a command without a side effect; `next_number`: the number of the Job's next Run."""
     match command:
         case commands.RecordResult():
-            return (text_result_event(command.call, command.text, stamp, is_error=command.is_error).warned(run),)
+            return (text_result_event(command.call, command.text, stamp, is_error=command.is_error).with_warning(run),)
         case commands.StartDelegates():
             return _delegation_events(command, stamp, next_number)
         case commands.Complete():
@@ -89,7 +91,7 @@ def text_result_event(
 def _delegation_events(
     command: commands.StartDelegates, stamp: Stamps, next_number: int
 ) -> tuple[events.StoredEvent, ...]:
-    """Start delegates. Their Run ids are recorded before they start, so that a resumed Run finds them."""
+    """Return the events that start delegates. Recording their Run ids first lets a resumed Run find them."""
     delegations = tuple(
         Delegation(
             tool_call_id=call.decided.id,
@@ -136,7 +138,7 @@ class SettledApproval:
     """Decision on a call that needs approval, made without a question to a person."""
 
     approval: Approval
-    door: str = UNATTENDED  # where it comes from
+    door: str = UNATTENDED  # door that decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class ApprovalSubject:
     offers: tuple[str, ...] = ()
     content: str = ""
     changes: tuple[str, ...] = ()  # lines of the definition that differ from the agreed one
-    changed_files: tuple[str, ...] = ()  # since the call was allowed in the project
+    changed_files: tuple[str, ...] = ()  # files that have changed since the call was allowed in the project
 
 
 def request_event(
@@ -225,7 +227,7 @@ def start_call_event(call: commands.Call, stamp: Stamps) -> events.StartToolCall
 def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
     """Return the event for a person's answer; a text is the result of an interactive tool.
 
-    An approval with the arguments of the call itself changes nothing.
+    An approval whose arguments equal those of the call is recorded as a plain approval.
     """
     call = run.calls[run.asked_call_id or ""]
     if isinstance(answer, Approval) and answer.changed is not None and answer.changed != call.part.args:
@@ -255,6 +257,7 @@ def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: B
 
 
 def result_event(run: Run, text: str, check: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
+    """Return the completion of a Run, or the rejection of a result that does not fit its schema."""
     if check.value is None:
         text = correction(check.problem)
         return events.RejectResult(**stamp(), problem=check.problem, text=text, by_program=check.by_program)
@@ -296,7 +299,7 @@ class DelegateResult:
 
     @classmethod
     def of(cls, run: Run) -> DelegateResult:
-        """Create the result of a Run that is not driven any further for now."""
+        """Create the result of a Run that has ended or stopped."""
         if run.status == "completed":
             text = run.result or ""
             return cls(
@@ -370,15 +373,15 @@ def rate_limit_pause_event(resume_at: int, stamp: Stamps) -> events.StopRunByInt
 
 
 def stop_event_after_delegates(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> events.StoredEvent:
-    """Return the stop of a Run whose delegates stopped without a result: a question precedes a pause."""
+    """Return the stop of a Run whose delegates stopped: for a question before a pause, a budget or a step limit."""
     statuses = {run.status for run in delegates}
     if "stoppedByInteractiveTool" in statuses:
         return events.StopRunByInteractiveTool(**at_checkpoint(stamp()))
     if "stoppedByInterrupt" in statuses:
         return rate_limit_pause_event(max(run.resume_at or 0 for run in delegates), stamp)
-    of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
-    if of_budget is not None:
-        return budget_stop_event(of_budget, stamp)
+    exceeded = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
+    if exceeded is not None:
+        return budget_stop_event(exceeded, stamp)
     return step_limit_event(max_steps, stamp)
 
 
@@ -389,7 +392,7 @@ def interrupt_events(run: Run, stamp: Stamps) -> tuple[events.StoredEvent, ...]:
     )
 
 
-# --- going on -----------------------------------------------------------------------------------------------------
+# --- resumptions --------------------------------------------------------------------------------------------------
 
 
 def resume_event(

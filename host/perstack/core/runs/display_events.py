@@ -1,4 +1,4 @@
-"""Events that are shown while they happen and never stored; `events.py` has the union of all events."""
+"""Events that are shown while they happen and never stored; `events/__init__.py` has the union of all events."""
 
 from collections.abc import Callable
 from typing import ClassVar, Literal

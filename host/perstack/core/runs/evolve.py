@@ -25,7 +25,7 @@ Everything that the loop decides is computed again by `pending` and `evolve`, an
 
 An event is added in one file, a module of `events/`: its class, and its name in the module's union. The class has the
 fields with a mark at each text (`Written`), where the event is legal (`follows`), what it repeats of earlier events
-(`repeated`: a log that contradicts itself was edited), how it changes the Run (`fold`), how
+(`repetitions`: a log that contradicts itself was edited), how it changes the Run (`fold`), how
 a replay judges it (`is_decided`, `difference`) and how people read it (`describe`). The code that records it is in
 `decide.py`, or in the engine module that has the side effect. docs/architecture.md says how its part of the
 documentation is written. A new command also needs a branch in `pending.py` and `engine/runs/loop.py`, and words in
@@ -51,7 +51,7 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     """Return the state after one more event; nothing else changes state. Raises IllegalEvent if it cannot follow."""
     if event.type == "startRun":
         raise IllegalEvent("a second startRun")
-    _check(run, event)
+    _raise_if_illegal(run, event)
     updated_at = run.updated_at if event.is_of_person else max(run.updated_at, event.timestamp)
     was_at_work = run.status in ACTIVE and not event.ends_pause and not event.is_of_person
     return replace(
@@ -63,21 +63,21 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     )
 
 
-def _check(run: Run, event: LaterEvent) -> None:
+def _raise_if_illegal(run: Run, event: LaterEvent) -> None:
     if run.closed is not None and not event.is_of_person:
         raise IllegalEvent(f"{event.type} cannot follow where the Run was closed for good")
     if run.phase not in event.follows.phases or run.status not in event.follows.statuses:
         raise IllegalEvent(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
-    for repetition in event.repeated(run):
-        if repetition.decides and repetition.said != repetition.known and not repetition.is_emptied:
+    for repetition in event.repetitions(run):
+        if repetition.decides and repetition.value != repetition.known_value and not repetition.is_emptied:
             raise IllegalEvent(f"{event.type} {repetition.contradiction}")
 
 
 def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
-    """Return what an event says otherwise than the log before it: for `verify`, which reports all of it."""
+    """Return every value of the event that contradicts the log before it, for `verify`."""
     if event.type == "startRun":
         return []
-    found = [repetition for repetition in event.repeated(run) if repetition.said != repetition.known]
+    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
     if event.expert_key != run.start.expert_key:
         found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
     # an event between two steps belongs to the one that ends or to the one that begins

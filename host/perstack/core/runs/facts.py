@@ -23,9 +23,8 @@ class Question(Record):
     """A question that a tool needs answered before it can continue."""
 
     message: Text
-    requested_schema: Annotated[JsonObject, EMPTIED] = Field(
-        default_factory=dict, exclude_if=falsy
-    )  # of the content; empty: yes or no
+    # schema of the answer's content; empty if the answer is yes or no
+    requested_schema: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
 
 
 class Answer(Record):
@@ -33,7 +32,7 @@ class Answer(Record):
 
     question: Question
     action: Literal["accept", "decline", "cancel"]
-    # of an `accept`; fits the question's schema
+    # fits the question's schema; empty unless accepted
     content: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
 
 

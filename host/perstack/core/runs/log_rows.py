@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from perstack.core.base.ids import By
-from perstack.core.base.usage import Usage, cost
+from perstack.core.base.usage import Usage, cost_text
 from perstack.core.messages.messages import ToolCallPart
 
 # Kinds of items that a view may draw in place of a row. `place`: it only marks a position, such as a checkpoint.
@@ -55,7 +55,7 @@ def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     """Return `120 + 30 tokens`, input and output, with the cached and reasoning parts and the cost."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
-    price = cost(usage, usage.unpriced_tokens if unpriced_tokens is None else unpriced_tokens)
+    price = cost_text(usage, usage.unpriced_tokens if unpriced_tokens is None else unpriced_tokens)
     text = f"{usage.input_tokens:,}{cached} + {usage.output_tokens:,}{reasoning} tokens"
     return f"{text}, {price}" if price else text
 

@@ -10,18 +10,18 @@ from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import approvable_line, counted_blanks
 from perstack.core.definitions.skills import Subject
 
-_MAX_SUMMARY_CHARS = 2_000  # maximum characters of a call in one line, which is no page of consent
+_MAX_SUMMARY_CHARS = 2_000  # one line identifies a call; the page of consent shows all of it
 _MAX_SUMMARY_COMMANDS = 20
 
 
 # The question about a call whose process ended before its result was recorded.
 
 WAS_DONE, DO_AGAIN, LEAVE_IT = "it was done", "do it again", "no"
-"""The answers to it; other words are told to the model, as those after a no."""
+"""The answers to that question. Any other text, and a text after `no:`, is passed to the model."""
 
 
 def settling_args(tool_name: str, args: JsonObject) -> JsonObject:
-    """Return the question what became of a call, as the arguments of a question of the model's."""
+    """Return the arguments of a question to a person about an interrupted call, in the form of a model's question."""
     return {
         "question": f"{tool_name} began, and its process ended before it had a result. What became of this call?",
         "options": [WAS_DONE, DO_AGAIN, LEAVE_IT],
@@ -31,7 +31,7 @@ def settling_args(tool_name: str, args: JsonObject) -> JsonObject:
 
 
 def settlement_of(answer: str) -> tuple[Literal["done", "retry", "tell"], str]:
-    """Return what a person decided about such a call, and the words for the model."""
+    """Return the decision about an interrupted call in a person's answer, and the text for the model."""
     if answer in (WAS_DONE, DO_AGAIN):
         return "done" if answer == WAS_DONE else "retry", ""
     word, _, reason = answer.partition(":")
@@ -49,16 +49,17 @@ class OpenQuestion(Record):
     skill_name: str = ""
     text: str
     args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    requested_schema: JsonObject | None = None  # of the content, for a tool's question; None: a text
+    requested_schema: JsonObject | None = None  # schema of the answer to a tool; None if the answer is a text
     approval: bool = Field(default=False, exclude_if=falsy)  # True if it asks for approval rather than for information
-    call_digest: str = Field(default="", exclude_if=falsy)  # of a call that needs approval by a rule
+    call_digest: str = Field(default="", exclude_if=falsy)  # digest of a call that a rule requires approval for
     rule: str = Field(default="", exclude_if=falsy)
-    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that a person may approve for the whole Job
+    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # rules that a person may approve for the whole Job
     changes: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # differences of the tool's definition
-    changed_files: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # since the call was allowed in the project
+    # files changed since the call was allowed in the project
+    changed_files: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     asked_at: int = 0
 
-    # meaning of the arguments, and what the file was that the call changes: from the log, never from a cache
+    # meaning of the arguments, and state of the file that the call changes; from the log, never from a cache
     subject: Subject | None = Field(default=None, exclude=True)
     content: str = Field(default="", exclude=True)
 
@@ -76,7 +77,7 @@ class OpenQuestion(Record):
 
     @property
     def shown(self) -> str:
-        """The question in one line, which may be cut; a tool's starts with its skill, for its text may claim any."""
+        """The question in one line, which may be cut. A tool's begins with its skill, as its text may claim another."""
         if self.call_digest:
             lines = [line if count == 1 else f"{line} ({count:,} times)" for line, count in self.commands.items()]
             more = [f"… and {len(lines) - _MAX_SUMMARY_COMMANDS:,} more"] if len(lines) > _MAX_SUMMARY_COMMANDS else []

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from perstack.core.definitions.permissions import refusal
 from perstack.core.runs import commands
-from perstack.core.runs.context_window import command_for_full_context, relief_in_hand
+from perstack.core.runs.context_window import command_before_repeat, command_for_full_context
 from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
@@ -36,7 +36,7 @@ def begins_step(run: Run, command: commands.Command) -> bool:
     )
 
 
-def takes_posted(run: Run, command: commands.Command) -> bool:
+def takes_posted_texts(run: Run, command: commands.Command) -> bool:
     """Return True if texts that people posted reach the model before this command, which generates or ends the Run."""
     if run.phase not in (Phase.READY, Phase.GENERATING) or continues_reply(run):
         return False
@@ -53,7 +53,7 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
         case Phase.GENERATING:
             if run.unusable_reply is not None:
                 return _after_unusable(run, run.unusable_reply)
-            return relief_in_hand(run) or commands.Generate(run.step, run.is_final_generation)
+            return command_before_repeat(run) or commands.Generate(run.step, run.is_final_generation)
         case Phase.REPLIED:
             return commands.DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
@@ -70,7 +70,7 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
 
 
 def _pending_while_calling(run: Run) -> commands.Command:
-    """Record the changes that people make while the Run waits apart from those of the calls."""
+    """Return the next command while calls are open; snapshots keep the calls' changes apart from those of people."""
     if run.snapshot_due == "before":
         return commands.Snapshot()
     command = _pending_call(run)
@@ -79,8 +79,8 @@ def _pending_while_calling(run: Run) -> commands.Command:
 
 
 def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Switch:
-    stands_in = next_model(run) is not None and reason_to_switch(problem) is not None
-    return commands.Switch(problem) if stands_in else commands.Fail(problem)
+    has_fallback = next_model(run) is not None and reason_to_switch(problem) is not None
+    return commands.Switch(problem) if has_fallback else commands.Fail(problem)
 
 
 def _pending_step(run: Run, limit: int | None) -> commands.Command:

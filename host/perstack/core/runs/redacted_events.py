@@ -28,16 +28,16 @@ def stand_in(
         None,
     )
     if event is None or line_remains.id != event_id_of(event.run_id, seq):
-        raise UnverifiedRedaction("its content was taken out, and no redactEvent says by whom")
+        raise UnverifiedRedaction("its content was removed, and no redactEvent accounts for it")
     if (event.event_type, event.digest) != (line_remains.type, digest):
-        raise UnverifiedRedaction(f"its content was taken out, and {event.id}, which says so, means another")
+        raise UnverifiedRedaction(f"its content was removed, but {event.id} accounts for another event")
     remains = parse_remains(event)
     if (
         remains is None
         or remains.type != line_remains.type
         or not events.is_at_home(remains, event.job_id, event.run_id, seq)
     ):
-        raise UnverifiedRedaction(f"{event.id} puts something in its place that a redaction does not leave")
+        raise UnverifiedRedaction(f"{event.id} replaces it by content that a redaction cannot leave")
     return remains
 
 

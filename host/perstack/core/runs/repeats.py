@@ -1,4 +1,4 @@
-"""Detect consecutive steps with equal calls and results, but for polling tools and questions to a person.
+"""Detect consecutive steps with equal calls and results, except polling tools and questions to a person.
 
 Two steps that alternate count as well, and steps that only add todos count as equal, in Runs that began with this rule
 (`StartRun.counts_rounds`): a Run of an earlier version keeps the rule that it began with.
@@ -57,8 +57,9 @@ def repeated_call(run: Run) -> ErrorInfo | None:
     names = ", ".join(dict.fromkeys(same_call.tool_name for same_call in calls))
     return ErrorInfo(
         name="RepeatedCall",
-        message=f"{names} had the same arguments and the same result {repeats.rounds} times in a row; `maxRepeats` of"
-        " perstack.toml allows more, 0 any number, and tools that wait declare `polling = true`",
+        message=f"{names} had the same arguments and the same result {repeats.rounds} times in a row. If that is"
+        " intended, raise `maxRepeats` in perstack.toml (0: no limit), or declare `polling = true` for a tool"
+        " that waits",
     )
 
 

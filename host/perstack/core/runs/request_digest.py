@@ -1,4 +1,4 @@
-"""Compute digests of what a model is sent: of its tools, and of the whole request, in no provider's format.
+"""Compute digests of the tools and of the whole request that a model receives, independent of providers' formats.
 
 docs/events.md specifies both, so that others can compute them. `startGeneration` records them, and replay rebuilds each
 request from the log and compares. Each step hashes only what it adds.
@@ -21,7 +21,7 @@ from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
-VERSION = "v1"  # version of the hashed form. A changed form gets another version, and this one must stay computable
+VERSION = "v1"  # version of the hashed form; a changed form needs a new version, and this one must stay computable
 
 _TOOLS_DIGEST = re.compile(r"v1:([0-9a-f]{64})")
 _HINT_CHARS = 6  # characters per part that tell which part differs; the digest itself is complete and covers all parts

@@ -46,8 +46,8 @@ class GiveUp:
     reason: str = ""
 
 
-def time_for_try(limits: Limits, spent: float) -> tuple[float, bool]:
-    """Return the seconds that an attempt may take, and True if it is `retry_timeout` that limits them."""
+def attempt_timeout_s(limits: Limits, spent: float) -> tuple[float, bool]:
+    """Return the seconds that an attempt may take, and True if `retry_timeout` limits them."""
     remaining = max(0.0, limits.retry_timeout / 1000 - spent)
     timeout = limits.timeout / 1000
     return (remaining, True) if remaining < timeout else (timeout, False)
@@ -75,7 +75,7 @@ def after_failure(
     is_over = spent * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
         return _give_up(attempt, spent, "maxRetries")
-    delay = delay_before(attempt, jitter, retry_after)
+    delay = delay_after_attempt_s(attempt, jitter, retry_after)
     if (spent + delay) * 1000 >= limits.retry_timeout:
         return _give_up(attempt, spent, "retryTimeout")
     return RetryAfter(delay)
@@ -85,10 +85,10 @@ def _give_up(attempt: int, spent: float, limit: str) -> GiveUp:
     if attempt == 1 and limit == "maxRetries":
         return GiveUp()  # nothing was tried again
     tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
-    return GiveUp(f"given up after {tries} in {spent:.0f} s; `{limit}` of perstack.toml would allow more")
+    return GiveUp(f"gave up after {tries} in {spent:.0f} s; raise `{limit}` in perstack.toml to allow more")
 
 
-def delay_before(attempt: int, jitter: float, retry_after: float | None) -> float:
+def delay_after_attempt_s(attempt: int, jitter: float, retry_after: float | None) -> float:
     """Return the seconds to wait after attempt `attempt` (from 1) failed.
 
     The delay doubles from half a second up to a minute, less a random part of up to a half (`jitter` is in [0, 1)), so
@@ -167,12 +167,12 @@ def needs_no_retry(error: ErrorInfo) -> bool:
 
 def fallback_failure(run: Run, problem: str) -> ErrorInfo:
     """Return the error of a Run whose active model is unavailable: the previous model's failure, and this problem."""
-    message = f"{run.active_model} cannot stand in: {problem}"
+    message = f"the fallback {run.active_model} is not available: {problem}"
     if run.fallback_cause is None:
         return ErrorInfo(name="MissingCredential", message=message)
     return run.fallback_cause.model_copy(update={"message": f"{run.fallback_cause.message}; {message}"})
 
 
-def is_due_back(run: Run, now: int) -> bool:
+def is_primary_due(run: Run, now: int) -> bool:
     """Return True if the primary model has rested long enough. `now`: milliseconds since 1970."""
     return run.uses_fallback and now >= run.primary_retry_at_ms

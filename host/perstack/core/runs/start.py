@@ -49,9 +49,10 @@ class StartRun(RunEvent):
     runtime_version: str = Field(default="", exclude_if=falsy)
     labels: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
     overrides: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # of project, Expert and all Runs above
-    depth: int = Field(default=0, exclude_if=falsy)  # runs above; 0 for delegates in logs of earlier versions
-    sandbox: SandboxPolicy | None = None  # of its tools' programs; None: they run as the host's user
+    # rules of the project, of the Expert and of all Runs above
+    permissions: RuleSets = Field(default=(), exclude_if=falsy)
+    depth: int = Field(default=0, exclude_if=falsy)  # number of Runs above; 0 for delegates in logs of earlier versions
+    sandbox: SandboxPolicy | None = None  # for the programs of its tools; None: they run as the host's user
     # JSON schema of the result that the caller requests, before the Expert's `output`
     output: Annotated[JsonObject | None, EMPTIED] = None
     agents_md: Annotated[tuple[AgentsMdFile, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
@@ -60,9 +61,8 @@ class StartRun(RunEvent):
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
     exec_grant: ExecGrant | None = None  # None in logs of earlier versions: programs run without a question
-    counts_rounds: bool = Field(
-        default=False, exclude_if=falsy
-    )  # True: `maxRepeats` is about alternating steps as well
+    # True: alternating steps count for `maxRepeats`, too
+    counts_rounds: bool = Field(default=False, exclude_if=falsy)
 
     @property
     def named_runs(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class StartRun(RunEvent):
             another = ", as it was there" if self.continued_from.as_it_was else another
             rows.append(LogRow("continues", f"from checkpoint {self.continued_from.checkpoint_id}{another}"))
         if context.full:
-            rows += [LogRow("stands in", name) for name in self.fallbacks]
+            rows += [LogRow("fallback", name) for name in self.fallbacks]
         return rows
 
 

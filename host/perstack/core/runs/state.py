@@ -196,7 +196,7 @@ class Run:
     is_tightened: bool = False  # True if rules were added since the current calls were decided
     standing_approvals: tuple[StandingApproval, ...] = ()  # approvals for the whole Job that were given in this Run
     repeats: Repeats = NO_REPEATS
-    reply_token_limit: int | None = None  # of the current reply, by the budget; None if that does not limit it
+    reply_token_limit: int | None = None  # maximum of the current reply by the budget; None if that sets none
     budget_cut_tokens: int | None = None  # tokens of the latest reply, if only the budget cut it
     context: ContextState = EMPTY_CONTEXT
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
@@ -217,7 +217,8 @@ class Run:
     is_switched: bool = False  # True if the current generation began on a model whose context may be larger
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
-    definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
+    # definitions of the tools that were offered, as digests
+    definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])
     sayings: tuple[Saying, ...] = ()  # texts of people, oldest first
     taken_posts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Ids of the posted texts that it has taken, each with the id of the event that took it."""
@@ -273,7 +274,7 @@ class Run:
         return (*self.permissions, rules_without_grant(self.start.expert, self.permissions))
 
     def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
-        """Return the rule sets that may decide these calls: few replies call `exec`."""
+        """Return the rule sets that may decide these calls; those about `exec`, which cost time, only for `exec`."""
         needs_all = self.asks_exec and any(is_exec(decided, self.start.expert) for decided in calls)
         return self.rules if needs_all else self.permissions
 
@@ -320,7 +321,7 @@ class Run:
 
 
 def call_key(run: Run, call: Call) -> str:
-    """Return the name of a call, which a resume does not change."""
+    """Return a name for the call that stays the same when the Run is resumed."""
     return f"{run.id}-{run.step}-{call.decided.id}"
 
 

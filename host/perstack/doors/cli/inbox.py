@@ -337,5 +337,5 @@ async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tupl
         await host.tasks.get(target)
     except (NotFound, UsageError):
         return target, None
-    by = this_user("cli").bringing(cloud_event.source)
+    by = this_user("cli").with_source(cloud_event.source)
     return target, await host.tasks.signed(by).answer(target, cloud_event.data, event_id=cloud_event.key)

@@ -11,7 +11,7 @@ from typing import assert_never
 import click
 
 from perstack.core.base.text import count, duration
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.doors.cli.driving import (
     EXIT_STATUS,
     TRY_LATER,
@@ -338,7 +338,7 @@ def _rows(series: SeriesState) -> list[tuple[str, ...]]:
             str(len(iteration.failed)),
             str(len(iteration.regressions)),
             f"{iteration.usage.total_tokens:,}",
-            cost(iteration.usage, iteration.usage.unpriced_tokens).removeprefix("cost ") or "-",
+            cost_text(iteration.usage, iteration.usage.unpriced_tokens).removeprefix("cost ") or "-",
             duration(iteration.duration),
         )
         for iteration in series.iterations

@@ -9,9 +9,9 @@ from typing import NoReturn
 import click
 
 from perstack.core.base.text import count
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.definitions.job_status import TYPED_STATUS
-from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
+from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, costs_by, expired_jobs, parse_labels, removable
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
@@ -46,7 +46,7 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     lower bound if some were not.
     """
     jobs = options.look(_all_jobs)
-    rows, total = spent_by(jobs, _GROUPINGS[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
+    rows, total = costs_by(jobs, _GROUPINGS[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
         document = {"by": by, "since": since or 0, "rows": [row.to_json() for row in rows], "total": total.to_json()}
         write_json(document)
@@ -66,7 +66,7 @@ def _print_costs(by: str, rows: list[GroupCost], total: GroupCost) -> None:
 
 
 def _cost(group: GroupCost) -> str:
-    return cost(group.usage, group.unpriced_tokens) or "$0"
+    return cost_text(group.usage, group.unpriced_tokens) or "$0"
 
 
 # Options that select Jobs.
@@ -151,7 +151,7 @@ async def _read_page(host: Host, take: int | None, offset: int, choice: JobChoic
     async for page in pages(
         lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGE_SIZE, after=after)
     ):
-        jobs += filter(choice.has, page.jobs)
+        jobs += filter(choice.matches, page.jobs)
         if take is not None and len(jobs) > offset + take:
             break
     end = len(jobs) if take is None else offset + take
@@ -168,7 +168,7 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
             status_of(summary),
             f"{summary.total_steps:,}",
             f"{summary.usage.total_tokens:,}",
-            cost(summary.usage, summary.unpriced_tokens).removeprefix("cost ") or "-",
+            cost_text(summary.usage, summary.unpriced_tokens).removeprefix("cost ") or "-",
             age_text(summary.updated_at, now) if summary.updated_at else "?",
             _describe(summary),
         )
@@ -264,7 +264,7 @@ def prune_command(
             raise UsageError(
                 "say which Jobs to delete: --older-than 30d, --keep-last 10, or [retention] in perstack.toml"
             )
-        jobs = not_retained(options.look(_all_jobs), retention, now)
+        jobs = expired_jobs(options.look(_all_jobs), retention, now)
     if not dry_run:
         _remove(options, jobs, is_sure=yes, as_json=as_json)
     elif as_json:

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
 from perstack.core.messages.messages import AnyMessage
@@ -421,7 +421,7 @@ def _print_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
             run_status_of(placed.run),
             f"{placed.run.steps:,}",
             f"{placed.run.usage.total_tokens:,}",
-            cost(placed.run.usage, placed.run.unpriced_tokens).removeprefix("cost ") or "-",
+            cost_text(placed.run.usage, placed.run.unpriced_tokens).removeprefix("cost ") or "-",
             f"{local_time(placed.run.started_at):%Y-%m-%d %H:%M:%S}" if placed.run.started_at else "?",
             origin_text(placed),
         )

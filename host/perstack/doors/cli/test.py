@@ -18,7 +18,7 @@ import click
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, duration
-from perstack.core.base.usage import cost
+from perstack.core.base.usage import cost_text
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.definition_files import open_definition
@@ -178,7 +178,7 @@ def _print_outcomes(outcomes: Sequence[ExpertTestOutcome], *, is_whole: bool) ->
     good = sum(outcome.is_good for outcome in outcomes)
     attempt_count = sum(len(outcome.attempts) for outcome in outcomes)
     usage = sum((outcome.usage for outcome in outcomes[1:]), outcomes[0].usage)
-    cost_words = cost(usage, sum(outcome.unpriced_tokens for outcome in outcomes))
+    cost_words = cost_text(usage, sum(outcome.unpriced_tokens for outcome in outcomes))
     parts = [f"{good} of {count(len(outcomes), 'test')} passed", count(attempt_count, "Job"), cost_words]
     planned_count = sum(outcome.planned for outcome in outcomes)
     if not is_whole:

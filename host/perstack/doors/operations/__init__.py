@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject, Record
-from perstack.core.base.validation_errors import in_words
+from perstack.core.base.validation_errors import describe_errors
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_step_phrases import BASE
@@ -108,7 +108,7 @@ def read_arguments(model: type[_A], arguments: JsonObject, prefix: str = "") -> 
         return model.model_validate(arguments)
     except ValidationError as error:
         names = [field.alias or name for name, field in model.model_fields.items()]
-        text = in_words(error.errors(include_url=False, include_input=False), arguments, names)
+        text = describe_errors(error.errors(include_url=False, include_input=False), arguments, names)
         raise UsageError(f"{prefix}: {text}" if prefix else text) from error
 
 

@@ -13,7 +13,7 @@ from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
-from perstack.core.jobs.answer_reading import ANYTHING, accepted, accepted_answers
+from perstack.core.jobs.answer_reading import ANYTHING, accepted_answers, describe_accepted
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
@@ -247,7 +247,7 @@ def _next_step(summary: JobSummary) -> str:
     if step is None:
         return f"It is still running: get_job {summary.id} shows its state, cancel_job stops it."
     allowed = accepted_answers(summary.asking) if summary.asking is not None else ANYTHING
-    form = f" To answer, {accepted(allowed)}." if allowed.is_bound else ""
+    form = f" To answer, {describe_accepted(allowed)}." if allowed.is_bound else ""
     return f"{as_sentence(step)}{form}"
 
 

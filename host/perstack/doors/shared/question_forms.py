@@ -18,7 +18,7 @@ from perstack.core.jobs.answer_reading import (
     WITH,
     AcceptedAnswers,
     accepted_answers,
-    beside_question,
+    extra_arguments,
     read_approval,
     yes_or_no,
 )
@@ -74,7 +74,7 @@ def question_text(question: OpenQuestion) -> str:
         lines += _fields(allowed.schema)
     lines += [
         f"  {approvable_line(name)}: {_value_text(value)}"
-        for name, value in beside_question(question.args, allowed).items()
+        for name, value in extra_arguments(question.args, allowed).items()
     ]
     lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, allowed), 1)]
     return "\n".join(lines)
@@ -82,7 +82,7 @@ def question_text(question: OpenQuestion) -> str:
 
 def select_option(allowed: AcceptedAnswers, answer: str) -> str:
     """Return the option that a number selects, or several numbers select; any other answer unchanged."""
-    if allowed.several and "," in answer:
+    if allowed.is_list and "," in answer:
         parts = [_option_of_number(allowed, part.strip()) for part in answer.split(",")]
         return json.dumps(parts, ensure_ascii=False) if any(part in allowed.options for part in parts) else answer
     return _option_of_number(allowed, answer)
@@ -218,16 +218,16 @@ def _titles_of_options(field: JsonObject) -> dict[str, str]:
 def _message(question: OpenQuestion) -> str:
     details = [
         f"{approvable_line(name)}: {_value_text(value)}"
-        for name, value in beside_question(question.args, accepted_answers(question)).items()
+        for name, value in extra_arguments(question.args, accepted_answers(question)).items()
     ]
     return "\n".join((approvable_text(question.text), *details))
 
 
 def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:
     answer: JsonObject = {"type": "string", "title": "Answer"}
-    if allowed.several and has_lists:
+    if allowed.is_list and has_lists:
         answer = {"type": "array", "title": "Answer", "items": {"type": "string", "enum": list(allowed.options)}}
-    elif allowed.options and not allowed.several:
+    elif allowed.options and not allowed.is_list:
         answer["enum"] = list(allowed.options)
     properties: JsonObject = {ANSWER: answer}
     if allowed.is_approval:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from perstack.core.base.text import count
-from perstack.core.base.usage import BudgetName, cost
+from perstack.core.base.usage import BudgetName, cost_text
 from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.next_steps import Continue, GiveAnswer, NextStep, Option, Resume
@@ -37,7 +37,7 @@ def spending_line(summary: JobSummary) -> str:
     parts = (
         count(summary.total_steps, "step"),
         count(summary.usage.total_tokens, "token"),
-        cost(summary.usage, summary.unpriced_tokens),
+        cost_text(summary.usage, summary.unpriced_tokens),
     )
     return ", ".join(part for part in parts if part)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Overrides
-from perstack.core.jobs.answer_reading import GivenAnswer
+from perstack.core.jobs.answer_reading import UnreadAnswer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.runs.facts import ContinuedFrom
@@ -18,7 +18,7 @@ from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerEarlier, Continue, Inspect
 
 
-def answer_current(job: Job, run: Run, answer: GivenAnswer, overrides: Overrides) -> ResumedRun:
+def answer_current(job: Job, run: Run, answer: UnreadAnswer, overrides: Overrides) -> ResumedRun:
     """Return the Coordinator's Run, resumed with an answer to the Job's question.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
@@ -30,19 +30,19 @@ def answer_current(job: Job, run: Run, answer: GivenAnswer, overrides: Overrides
     if run.status != "stoppedByInteractiveTool" or question is None:
         steps = (Continue(job.id, run.start.expert_key), AnswerEarlier(job.id))
         raise UsageError(f"Job {job.id} asks nothing ({run.status})", next_steps=steps)
-    answers = {question.run_id: PersonAnswer(answer.to(question), answer.by)}
+    answers = {question.run_id: PersonAnswer(answer.read_for(question), answer.by)}
     decisions = PersonDecisions(answers=answers, signal=answer.signal)
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 
 async def answer_in_branch(
-    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, given_answer: GivenAnswer
+    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, given_answer: UnreadAnswer
 ) -> NewRun:
     """Return a Run that starts where `base_run` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = given_answer.meaning(_question_at(base_run, checkpoint_id))
+    answer = given_answer.read_unchecked(_question_at(base_run, checkpoint_id))
     origin = ContinuedFrom(run_id=base_run.id, checkpoint_id=event_id_of(base_run.id, base_run.head.seq), answers=True)
     person_answer = PersonAnswer(answer, given_answer.by)
     return NewRun(expert, base_run.start.query, continued_from=origin, base_run=base_run, answer=person_answer)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import check_query, not_retained
+from perstack.core.jobs.queries import check_query, expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StoredEvent
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, JsonValue
 
-    from perstack.core.jobs.answer_reading import GivenAnswer
+    from perstack.core.jobs.answer_reading import UnreadAnswer
     from perstack.core.runs.start import CallerFields
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
 
@@ -241,7 +241,7 @@ class Jobs(JobReader):
         Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
-        if questions is None or not questions.has(question_id):
+        if questions is None or not questions.is_pending(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
@@ -341,7 +341,7 @@ class Jobs(JobReader):
         if job.question is None:
             return await self.resume(job_id, signal=outside_event.key, drive=drive, on_event=on_event)
         question_id = job.question.id
-        by = (by or this_user()).bringing(outside_event.source)
+        by = (by or this_user()).with_source(outside_event.source)
         text, key = outside_event.text, outside_event.key
         return await self.answer(text, question_id=question_id, signal=key, by=by, drive=drive, on_event=on_event)
 
@@ -443,7 +443,7 @@ class Jobs(JobReader):
         all_jobs = [
             summary async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for summary in page.jobs
         ]
-        return not_retained(all_jobs, retention, context.clock.now())
+        return expired_jobs(all_jobs, retention, context.clock.now())
 
     async def _base(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
@@ -487,8 +487,8 @@ def person_answer(
     by: By | None,
     question_id: str | None,
     signal: str | None = None,
-) -> GivenAnswer:
+) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answer_reading import GivenAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
 
-    return GivenAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))
+    return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

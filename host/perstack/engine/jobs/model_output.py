@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject, canonical_json
-from perstack.core.base.validation_errors import in_words
+from perstack.core.base.validation_errors import describe_errors
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
 from perstack.core.runs.state import Run, schema_of_run
 from perstack.core.schemas.result_schemas import schema_fault
@@ -88,7 +88,7 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         try:
             self._parsed = value, self._model.model_validate_json(canonical_json(value))
         except ValidationError as error:
-            return f"it does not fit: {in_words(error.errors(include_url=False, include_input=False), value)}"
+            return f"it does not fit: {describe_errors(error.errors(include_url=False, include_input=False), value)}"
         except Exception as error:  # noqa: BLE001 - a validator may raise anything; the Run ends with its message
             return f"it does not fit: {type(error).__name__}: {error}"
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
-from perstack.core.jobs.due import DUE, due_of, job_state
+from perstack.core.jobs.due import DUE, job_state, reason_to_resume
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
@@ -274,7 +274,7 @@ class JobReader:
         if state != "leftToWorkers":
             return DUE[state]["order"] == "finish"
         loaded_job = await self.load(job_id)
-        return due_of(loaded_job.runs[loaded_job.coordinator.start.run_id], 0) is None
+        return reason_to_resume(loaded_job.runs[loaded_job.coordinator.start.run_id], 0) is None
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
         """Return the Runs of a Job, each after the Run that it follows from: delegates, continuations and branches."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.records import encoded
+from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
@@ -295,7 +295,7 @@ class RunSession:
 
     def add(self, event: _E) -> _E:
         """Fold an event into the state. It is on disk after the next `flush`."""
-        event, payload = encoded(event)
+        event, payload = encode_record(event)
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
             self.run = begin(event, self._head, self.base)

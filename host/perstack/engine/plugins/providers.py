@@ -299,7 +299,7 @@ class ProviderPool:
             except MissingCredential as error:
                 if name not in self._reported_names:
                     self._reported_names.add(name)
-                    notice(f"{name} cannot stand in for {settings.model}: {error}")
+                    notice(f"{name} cannot replace {settings.model}: {error}")
 
     def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:
         """Raise UsageError if the first model's provider lacks a tool that this delegate wants; it begins later."""

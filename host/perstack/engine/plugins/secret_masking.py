@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 
-from perstack.core.base.records import JsonObject, texts_in, with_texts
+from perstack.core.base.records import JsonObject, map_texts, texts_in
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.skills import DecidedCall, Subject
 from perstack.core.messages.media import image_type, pdf_type
@@ -76,7 +76,7 @@ class SecretVault:
         def fill(text: str) -> str:
             return _PLACEHOLDER.sub(lambda match: self._value(match, is_line=text in lines), text)
 
-        return with_texts(args, fill)
+        return map_texts(args, fill)
 
     def filled_parts(self, parts: Sequence[ToolCallPart]) -> list[ToolCallPart]:
         """Return the calls with the known values filled in, for a second judgment by the rules."""
@@ -84,7 +84,7 @@ class SecretVault:
         def fill(text: str) -> str:
             return _PLACEHOLDER.sub(lambda match: self._values.get(int(match[1]), match[0]), text)
 
-        return [part.model_copy(update={"args": with_texts(part.args, fill)}) for part in parts]
+        return [part.model_copy(update={"args": map_texts(part.args, fill)}) for part in parts]
 
     def stricter(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
         """Return the stricter of two rulings on a call, with texts masked. One in `filled_decided` does not approve."""
@@ -183,7 +183,7 @@ class MaskedCall:
         return replace(result, contents=tuple(contents))
 
     def _question(self, tool_question: Question) -> Question:
-        schema = with_texts(tool_question.requested_schema, self._vault.masked_in_passing)
+        schema = map_texts(tool_question.requested_schema, self._vault.masked_in_passing)
         return Question(message=self._vault.masked_in_passing(tool_question.message), requested_schema=schema)
 
     async def _part(self, part: ResultContent) -> ResultContent:

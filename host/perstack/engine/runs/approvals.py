@@ -1,7 +1,7 @@
 """Approvals of calls: ask a person, or settle what needs no question or has nobody to ask.
 
-A call that only the missing grant of `exec` makes wait (`core.definitions.exec_grant`) never waits for a person who is
-not there: it runs in a sandbox, or, where none works, not at all.
+A call of `exec` that waits only because the definition does not grant `exec` (`core.definitions.exec_grant`) never
+waits for an absent person: it runs in a sandbox, or is denied where no sandbox works.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from perstack.system.user import notice
 SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandbox] says more: exec is not named.)"
 
 NOBODY_ANSWERS = "Not asked: nobody can answer in this Job. Decide without an answer, or end with what is missing."
-"""Result of a question of the model's in an unattended Job."""
+"""Result of a model's question in an unattended Job."""
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
 _REMEDY_OF_CHANGE = "To agree to the tool as it is now, lock the tools again, or begin a new Job without a lock."
-_MAX_CHANGE_CHARS = 20_000  # characters of a tool's changed definition that a question shows
+_MAX_CHANGE_CHARS = 20_000  # longest change of a tool's definition that a question shows
 _TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
 _DENIED_NOTICE = (
@@ -58,7 +58,7 @@ async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
     subject = await approval_subject(run_drive, call)
     granted, doubts = await _decision_by_grant(run_drive, call)
     settled = granted or await _decision_without_person(run_drive, call)
-    # nobody can agree to what is not shown whole
+    # a person cannot agree to a change that is not shown completely
     if settled is None and sum(map(len, doubts.changes)) > _MAX_CHANGE_CHARS:
         settled, doubts = SettledApproval(Approval(decision="no", text=_TOO_LONG)), _Doubts()
     subject = replace(subject, changes=doubts.changes, changed_files=doubts.changed_files)
@@ -71,16 +71,16 @@ async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
     await session.flush()
 
 
-async def begins_as_approved(run_drive: RunDrive, call: Call) -> bool:
+async def record_approved_start(run_drive: RunDrive, call: Call) -> bool:
     """Record that an approved call begins if it is exactly what was approved. Return False if it does not begin.
 
-    If the file that it changes is another by now, a person is asked again. A call with other arguments or paths has an
-    error result, as has one whose tool's definition is no longer that of its digest (`tool_calls`).
+    If the file that it changes has changed since, a person is asked again. A call with other arguments or paths gets an
+    error result, as does a call whose tool's definition no longer has the approved digest (`tool_calls`).
     """
     session, rulings, catalogue = run_drive.session, run_drive.drive.rulings, run_drive.catalogue
     if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        session.add(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
+        session.add(text_result_event(call, text, session.stamp, is_error=True).with_warning(session.run))
         return False
     is_once = call.approval is not None and call.approval.decision == "once"
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
@@ -93,7 +93,7 @@ async def begins_as_approved(run_drive: RunDrive, call: Call) -> bool:
 
 
 async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
-    """Return what an approval of a call is bound to, as it is now."""
+    """Return the current paths, rules and file content that an approval of a call is bound to."""
     rulings, catalogue = run_drive.drive.rulings, run_drive.catalogue
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
@@ -139,13 +139,13 @@ class _Doubts(NamedTuple):
     """Differences from what a person has agreed to before, for a question."""
 
     changes: tuple[str, ...] = ()  # lines of the tool's definition
-    changed_files: tuple[str, ...] = ()  # that the granted rule names
+    changed_files: tuple[str, ...] = ()  # changed files that the granted rule names
 
 
 async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledApproval | None, _Doubts]:
     """Return the decision that a person has made for the whole project, if it covers the call.
 
-    A decision by a rule that names files is for this call only, so that they are compared again at the next one.
+    If the rule names files, the decision is for this call only, so that the next call compares the files again.
     """
     tool = run_drive.catalogue.find(call.decided)
     judged = None if tool is None else tool.judged
@@ -189,7 +189,7 @@ def _divided(
 
 
 async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledApproval | None:
-    """Return the decision without a person; None to ask one."""
+    """Return the decision that needs no person; None if a person must be asked."""
     run, setup = run_drive.session.run, run_drive.drive.setup
     is_of_exec = run.asks_exec and _is_asked_by_rules(call)
     if is_of_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
@@ -199,9 +199,9 @@ async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledAp
 
 
 async def _decide_exec(run_drive: RunDrive, call: Call) -> SettledApproval | None:
-    """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
+    """Return the decision about an `exec` that the definition does not name; None to ask a person, or the recording."""
     setup = run_drive.drive.setup
-    if setup.overrides.open:  # a Run that began without it
+    if setup.overrides.open:  # given after the Run began, so its grant does not have it
         return SettledApproval(Approval(decision="once"), OPEN)
     if run_drive.plays_recording:
         return (
@@ -231,5 +231,5 @@ async def _has_sandbox(run_drive: RunDrive) -> bool:
 
 
 def _sandbox(run: Run) -> SandboxPolicy:
-    """Return the policy of `[sandbox]`, which otherwise holds for no program without a `runtime`, or the default."""
+    """Return the Run's sandbox policy, or the default, with a runtime: without one a policy confines no program."""
     return (run.start.sandbox or SandboxPolicy()).model_copy(update={"runtime": SANDBOX})

@@ -1,9 +1,9 @@
-"""Make attempts of a generation, for a reply or a summary, and handle their failures.
+"""Attempts of a generation, for a reply or a summary, and what follows their failures.
 
 `after_failure` (core/runs/retries_and_fallbacks.py) decides what follows a failed attempt: a retry, a pause of the Job,
 or none. Then a fallback model may take over. An attempt that the endpoint refuses because of one part of the request is
-repeated with that part adapted (core/messages/adaptations.py), which is no retry of the policy. An attempt takes its
-turn among all that use the endpoint, after its reservation is on disk: the other order could wait for ever.
+repeated with that part adapted (core/messages/adaptations.py), which does not count as a retry. An attempt queues for
+the endpoint only after its reservation is on disk: in the other order two Runs could wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
     PauseJob,
     after_failure,
+    attempt_timeout_s,
     fallback_failure,
-    is_due_back,
+    is_primary_due,
     models_left,
     models_of,
     needs_no_retry,
     next_model,
-    time_for_try,
 )
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
@@ -65,7 +65,7 @@ class Attempts:
     """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
 
     def __init__(self, session: RunSession, provider: Provider, turns: Turns) -> None:
-        """Start the clock. Each fallback model gets an equal share of the time that is left."""
+        """Start the clock. The model and its remaining fallbacks get equal shares of the time that is left."""
         now = time.monotonic()
         if session.first_try is None:
             session.first_try = now
@@ -74,43 +74,43 @@ class Attempts:
             time_left = limits.retry_timeout - (now - session.first_try) * 1000
             limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / models_remaining))})
         self.limits = limits
-        self.has_stand_in = models_remaining > 1
-        self.try_began = now  # start of the latest try, by `time.monotonic`
+        self.has_fallback = models_remaining > 1
+        self.try_began_at = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
         self.provider = provider
         self._turns = turns
 
     @property
-    def spent(self) -> float:
-        """Seconds since the first try began, without those in the queue."""
+    def spent_s(self) -> float:
+        """Seconds since the first attempt began, without time in the queue."""
         return time.monotonic() - self._began
 
-    async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
-        """Make one try, of about `tokens` tokens, when the queue allows it, in its time limit. Raises ProviderError."""
+    async def try_once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
+        """Make one attempt of about `tokens` tokens, within its time limit, after the queue. Raises ProviderError."""
         asked_at = time.monotonic()
 
         async def work() -> Generation:
-            self.try_began = time.monotonic()
-            self._began += self.try_began - asked_at
+            self.try_began_at = time.monotonic()
+            self._began += self.try_began_at - asked_at
             if self._session.first_try is not None:
-                self._session.first_try += self.try_began - asked_at
-            return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
+                self._session.first_try += self.try_began_at - asked_at
+            return await _try_once(self.provider, request, show, *attempt_timeout_s(self.limits, self.spent_s))
 
         generation = await self._turns.take(tokens, work)
         is_whole = generation.usage.input_tokens and generation.usage.output_tokens
         if is_whole or not self.provider.may_omit_usage:
             return generation
-        usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
+        usage = generation.usage.with_estimates(tokens, generated_tokens(generation.reply))
         return replace(generation, usage=usage)
 
 
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
-    """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
+    """Await a reservation. If the budget or an unknown price forbids it, record that and return None."""
     try:
         grant = await reserving
     except UnknownPrice as error:
-        await fail(session, error_info(error))
+        await record_failure(session, error_info(error))
         return None
     if isinstance(grant, Exceeded):
         session.add(budget_stop_event(grant, session.stamp))
@@ -122,17 +122,17 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
 async def retry_or_give_up(
     session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, usage: Usage | None = None
 ) -> GiveUp | bool:
-    """Record a failed try, wait, and return True if there may be another. `usage`: what it has used, if known.
+    """Record a failed attempt, wait, and return True if another may follow. `usage`: its usage, if known.
 
-    Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
+    Return False after recording a pause of the Job for the rate limit, or the reason why no attempt follows.
     """
     decision = after_failure(
         attempts.limits,
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
         attempt=attempt,
-        spent=attempts.spent,
-        has_stand_in=attempts.has_stand_in,
+        spent=attempts.spent_s,
+        has_stand_in=attempts.has_fallback,
         is_hopeless=needs_no_retry(error_info(error)),
         jitter=random.random(),  # noqa: S311 - spreads load, no secret
     )
@@ -162,11 +162,11 @@ async def retry_or_give_up(
 
 
 def releases_reservation(run: Run, error: ErrorInfo) -> bool:
-    """Return whether a failed try releases what was reserved for it."""
+    """Return True if a failed attempt releases its reservation, because it was certainly not charged."""
     return run.spending.reserved is not None and is_uncharged(error)
 
 
-async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
+async def record_failure(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
     session.record_all(events_of_command(session.run, Fail(error, uncharged), session.stamp, 0))
     await session.flush()
 
@@ -188,7 +188,7 @@ async def _try_once(
             return generation if reply is generation.reply else replace(generation, reply=reply)
     except TimeoutError as error:
         remedy = "" if is_last else "; give more time with `timeout`"
-        message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
+        message = f"no complete reply within {seconds * 1000:.0f} ms{remedy}"
         raise ProviderError(message, name="Timeout", is_retryable=True) from error
     except ProviderError:
         raise
@@ -196,11 +196,11 @@ async def _try_once(
         raise ProviderError(one_line(f"{type(error).__name__}: {error}"), name="ProviderFault") from error
 
 
-# Fallback models: the endpoint of the model in force, and the records of a switch.
+# Fallback models: opening the endpoint of the active model, and recording a switch.
 
 
 async def open_endpoint(drive: JobDrive, session: RunSession) -> OpenProvider | None:
-    """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
+    """Open the endpoint of the active model. If that fails the Run, record it and return None.
 
     A fallback model without a key is skipped. Raises PerstackError if the first model's endpoint cannot be opened.
     """
@@ -213,12 +213,12 @@ async def open_endpoint(drive: JobDrive, session: RunSession) -> OpenProvider | 
                 raise
             info = ErrorInfo(name="MissingCredential", message=str(error))
         if not await switch_model(session, info, prices) and not await return_to_first_model(session, prices):
-            await fail(session, fallback_failure(session.run, info.message))
+            await record_failure(session, fallback_failure(session.run, info.message))
             return None
 
 
 async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
-    """Record that the next model takes over after this error. Returns False without a suitable one."""
+    """Record the switch to the next model after this error. Return False if no other model may succeed."""
     next_name = next_model(session.run)
     window = None if next_name is None else await prices.window(*parts_of(next_name))
     event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
@@ -230,15 +230,15 @@ async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *,
 
 
 async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
-    """Record that the first model is tried again. Returns False if it is in force or has not rested long enough."""
-    if not is_due_back(session.run, session.clock.now()):
+    """Record the switch back to the primary model. Return False if it is active, or its pause is not over."""
+    if not is_primary_due(session.run, session.clock.now()):
         return False
     window = await prices.window(*parts_of(models_of(session.run.start)[0]))
     session.add(switch_back_event(session.run, session.stamp, window))
     return True
 
 
-# Adaptations: parts of a request that the endpoint does not take as they are.
+# Adaptations: parts of a request that the endpoint accepts only in another form.
 
 
 class Ladder:
@@ -252,7 +252,7 @@ class Ladder:
     async def climb(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
         """Record how the parts that a refusal names are sent from now on, and return the request to repeat.
 
-        Returns None if it names none that could be sent in another form, or after `MAX_RUNGS` refusals.
+        Return None if no named part could be sent in another form, or after `MAX_RUNGS` refusals.
         """
         adaptations = () if self._rungs >= MAX_RUNGS else adaptations_after(self._provider, request, error)
         if not adaptations:
@@ -273,14 +273,14 @@ class Ladder:
 
 
 def adaptations_after(provider: Provider, request: GenerationRequest, error: ProviderError) -> Adaptations:
-    """Return what a provider finds in a refusal that could be sent in another form; empty for other errors."""
+    """Return the adaptations for the parts that the refusal names, as the provider reads it; empty for other errors."""
     if error.status_code not in REFUSAL_STATUSES:
         return ()
     try:
         named = with_definitions(provider.adapt(request, error), request.tools)
         return new_adaptations(request.adaptations, named)
     except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
-        notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
+        notice(one_line(f"the provider could not read the refusal: {type(fault).__name__}: {fault}"))
         return ()
 
 
@@ -295,7 +295,7 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
     )
 
 
-def adapt_as_before(
+def record_learned_adaptations(
     drive: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
 ) -> None:
     """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""

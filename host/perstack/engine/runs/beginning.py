@@ -85,7 +85,7 @@ def prepare_run(
 
     `steps_before` are the steps that its Job has. Without `is_driven_here` another process has the providers.
     """
-    expert = strict(setup, knowledge.with_skill_digests(new.expert))
+    expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
     settings = _settings(setup, expert, new.shared_limits, steps_before)
     policy = _policy(setup, expert, new)
     if is_driven_here:
@@ -262,7 +262,7 @@ def _pins(run: Run, rule: str) -> Definitions:
 # The recorded settings of a new or redefined Run.
 
 
-def strict(setup: HostSetup, expert: Expert) -> Expert:
+def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
     return with_skills_required(expert) if setup.overrides.strict_skills else expert
 
@@ -340,7 +340,7 @@ def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Def
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits
-    expert = strict(drive.setup, drive.knowledge.with_skill_digests(expert))
+    expert = with_strict_skills(drive.setup, drive.knowledge.with_skill_digests(expert))
     overrides = with_recorded_choices(drive.setup.overrides, run.start)
     steps_before = drive.job.total_steps - run.step
     settings = drive.setup.providers.settings(drive.setup.project, expert, overrides, steps_before=steps_before)

@@ -67,7 +67,7 @@ async def _check_arguments(run_drive: RunDrive, calls: Sequence[StagedCall]) -> 
 async def _apply_rules(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequence[DecidedCall]:
     parts, decided = [call.part for call in calls], [call.decided for call in calls]
     run, vault, drive = run_drive.session.run, run_drive.vault, run_drive.drive
-    catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing
+    catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing_approvals
     if not rules and not any(decided_call.changed for decided_call in decided):
         return decided
     shown = await drive.rulings.of(parts, decided, catalogue, rules, approvals)

@@ -128,7 +128,7 @@ class Delegates:
             delegate=result.head,
             report=report,
         )
-        parent_session.add(finished.warned(parent_session.run))
+        parent_session.add(finished.with_warning(parent_session.run))
         await parent_session.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Delegates:
         pending_question = PendingQuestion(next(reversed(asking_run.questions.values())))
         session: RunSession | None = None
         try:
-            answer = await self._job_drive.questions.answer_to(pending_question)
+            answer = await self._job_drive.questions.wait_for_answer(pending_question)
             if answer is None:
                 return None
             session = self._resume(parent_session, asking_run, answer)

@@ -21,7 +21,7 @@ from perstack.core.messages.messages import ExpertMessage, ProviderToolPart, Too
 from perstack.core.runs.commands import Generate
 from perstack.core.runs.context_window import (
     OVERFLOW,
-    load,
+    next_request_tokens,
     policy_of,
     too_large,
     window_after_overflow,
@@ -47,9 +47,9 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,
-    adapt_as_before,
     error_info,
-    fail,
+    record_failure,
+    record_learned_adaptations,
     releases_reservation,
     reserve_or_stop,
     retry_or_give_up,
@@ -78,7 +78,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     async def begin() -> bool:
         return await _begin(run_drive, command, tools, offer())
 
-    adapt_as_before(drive, session, session.run.active_model, tools.specs, session.run.messages)
+    record_learned_adaptations(drive, session, session.run.active_model, tools.specs, session.run.messages)
     if session.run.messages.blobs(len(session.run.messages)):
         await drive.setup.parts.get(MEDIA).fit_request(session, endpoint.provider, drive.blobs)
     if not await begin():
@@ -134,7 +134,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
             reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
             finish_reason=generation.finish_reason,
             context_window=None if window == run.context.window else window,
-            duration_ms=round((time.monotonic() - attempts.try_began) * 1000),
+            duration_ms=round((time.monotonic() - attempts.try_began_at) * 1000),
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
@@ -165,7 +165,7 @@ async def _reply(
     while True:
         adapted: GenerationRequest | None = None
         try:
-            generation = await attempts.once(request, show, load(session.run, tools_bytes))
+            generation = await attempts.try_once(request, show, next_request_tokens(session.run, tools_bytes))
         except ProviderError as error:
             adapted = await ladder.climb(request, error)
             if adapted is not None:
@@ -297,7 +297,9 @@ async def _continue_after(
         return False
     why = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
     reason = f"{info.message} ({why})" if why else info.message
-    await fail(session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info))
+    await record_failure(
+        session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info)
+    )
     return False
 
 
@@ -305,7 +307,7 @@ async def _record_overflow(session: RunSession, error: ProviderError, attempt: i
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
-        await fail(session, too_large(run, info), uncharged=uncharged)
+        await record_failure(session, too_large(run, info), uncharged=uncharged)
         return
     session.add(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window))
     await session.flush()

@@ -87,16 +87,16 @@ class JobBudget:
         self._deadlines: dict[str, tuple[asyncio.Timeout, str | None]] = {}
         """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
         for run in sorted(runs, key=lambda run: number_of_run(run.id)):
-            self.ledger.take(run, at_rest=True)
+            self.ledger.update(run, at_rest=True)
 
     def watch(self, run: Run) -> None:
-        if self.ledger.take(run):
+        if self.ledger.update(run):
             self._unwritten.add(run.id)
             self._notify()
 
     async def check_prices(self, run: Run) -> None:
         """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
-        if self.ledger.wants_prices(run.id):
+        if self.ledger.needs_prices(run.id):
             for name in models_of(run.start):
                 await self._cost(*parts_of(name), 1)
 
@@ -119,10 +119,10 @@ class JobBudget:
         min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.budget_cut_tokens or 0))
         input_tokens = await self._max_sent_tokens(run, tools, instruction)
         bound = await self._bound(run, input_tokens, max(wanted_tokens, 2 * (run.budget_cut_tokens or 0)), min_tokens)
-        if provider_tools and self.ledger.wants_prices(run.id):
+        if provider_tools and self.ledger.needs_prices(run.id):
             fee = await self._prices.highest_fee(run.provider, run.model, provider_tools)
             bound = replace(bound, input_nano=bound.input_nano + fee)
-        decision = await self._room(run, bound)
+        decision = await self._reserve_when_possible(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
                 f"{run.id}: what a document comes to is not known before a model has read it, so {input_tokens:,}"
@@ -132,7 +132,7 @@ class JobBudget:
 
     async def reserve_summary(self, run: Run, provider: str, model: str, sent: int, wanted: int) -> Grant | Exceeded:
         """Do what `reserve` does for a summary of a Run's history of at most `wanted` tokens. Raises UnknownPrice."""
-        return await self._room(
+        return await self._reserve_when_possible(
             run, await self._bound_of(run, provider, model, sent + ENDPOINT_OVERHEAD_TOKENS, wanted, wanted)
         )
 
@@ -151,7 +151,7 @@ class JobBudget:
         sent = await self._with_media(run, sent, messages)
         bound = await self._bound(run, sent + ENDPOINT_OVERHEAD_TOKENS, wanted or FIRST_REPLY_TOKENS, MIN_REPLY_TOKENS)
         mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
-        return await self._room(run, bound, mine)
+        return await self._reserve_when_possible(run, bound, mine)
 
     def settle_sample(self, run: Run, key: str, used_usage: Usage, granted: Amount) -> None:
         """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
@@ -160,10 +160,10 @@ class JobBudget:
 
     def confirm_sample(self, key: str) -> None:
         """Stop counting a sample separately: its Run's log contains its usage."""
-        if self.ledger.drop(key):
+        if self.ledger.release(key):
             self._notify()
 
-    async def _room(self, run: Run, bound: Bound, mine: Amount = NO_AMOUNT) -> Grant | Exceeded:
+    async def _reserve_when_possible(self, run: Run, bound: Bound, mine: Amount = NO_AMOUNT) -> Grant | Exceeded:
         while True:
             await self._write_all_but(run.id)
             decision = self.ledger.reserve(run.id, bound, mine=mine)
@@ -221,7 +221,7 @@ class JobBudget:
         return await self._bound_of(run, run.provider, run.model, sent, wanted, least)
 
     async def _bound_of(self, run: Run, provider: str, model: str, sent: int, wanted: int, least: int) -> Bound:
-        if not self.ledger.wants_prices(run.id):
+        if not self.ledger.needs_prices(run.id):
             return Bound(sent, wanted, least)
         input_nano, output_nano = await self._cost(provider, model, sent)
         return Bound(sent, wanted, least, input_nano, output_nano)

@@ -48,6 +48,7 @@ from perstack.core.runs.commands import (
     Fail,
     Generate,
     JudgeResult,
+    PerformedCommand,
     RecordResult,
     RunTools,
     Shrink,
@@ -55,7 +56,6 @@ from perstack.core.runs.commands import (
     StartDelegates,
     StopAtLimit,
     Switch,
-    Work,
 )
 from perstack.core.runs.decide import (
     budget_stop_event,
@@ -67,14 +67,14 @@ from perstack.core.runs.decide import (
 from perstack.core.runs.events.lifecycle import QueueRun
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted
+from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted_texts
 from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, settle_or_ask
-from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
+from perstack.engine.runs.attempts import open_endpoint, record_failure, return_to_first_model, switch_model
 from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
@@ -142,7 +142,7 @@ class RunLoop:
             while run_drive is not None and (command := self._next_command(session)) is not None:
                 if self._drive.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
-                elif takes_posted(session.run, command) and await self._take_posted(run_drive):
+                elif takes_posted_texts(session.run, command) and await self._take_posted(run_drive):
                     continue
                 elif isinstance(command, Switch):
                     await switch_model(session, command.error, self._drive.prices)
@@ -161,11 +161,11 @@ class RunLoop:
 
     async def _take_posted(self, run_drive: RunDrive) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
-        if run_drive.plays_recording and playback_of(run_drive).take_recorded(run_drive):
+        if run_drive.plays_recording and playback_of(run_drive).take_recorded_texts(run_drive):
             return True
         return await self._text_inbox.take(self._drive.job, run_drive.session)
 
-    async def _perform(self, run_drive: RunDrive, command: Work) -> None:  # noqa: C901 - one case for each command
+    async def _perform(self, run_drive: RunDrive, command: PerformedCommand) -> None:  # noqa: C901 - one case for each command
         if await fail_if_differs_from_recording(run_drive, command):
             return
         session, drive = run_drive.session, self._drive
@@ -215,7 +215,7 @@ class RunLoop:
         session, budget = run_drive.session, run_drive.budget
         calls = await decide_calls(run_drive, command.calls)
         count = sum(decided.kind in COUNTED_CALLS for decided in calls)
-        exceeded = None if budget is None else budget.ledger.room_for_calls(session.run.id, count)
+        exceeded = None if budget is None else budget.ledger.excess_of_calls(session.run.id, count)
         if exceeded is None:
             session.add(CallTools(**session.stamp(), calls=tuple(calls)))
         else:
@@ -249,7 +249,7 @@ class RunLoop:
         try:
             skills = await (reopen_skills(drive, run) if again else open_skills(drive, run))
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
-            await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
+            await record_failure(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
         if run.is_tightened and run.phase is Phase.CALLING:
             refuse_calls(session, await drive.rulings.judge_again(run, skills.catalogue))

@@ -16,7 +16,7 @@ from perstack.errors import Conflict
 from perstack.next_steps import Inspect
 
 if TYPE_CHECKING:
-    from perstack.core.jobs.answer_reading import GivenAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PendingQuestion:
         self.question = question
         loop = asyncio.get_running_loop()
         # the answer is None once no other Run of the Job is active
-        self.answered: asyncio.Future[PersonAnswer | None] = loop.create_future()
+        self.answer: asyncio.Future[PersonAnswer | None] = loop.create_future()
         self.recorded: asyncio.Future[None] = loop.create_future()
 
 
@@ -82,20 +82,20 @@ class LiveQuestions:
         if self._active == 0:
             for pending in self._pending.values():
                 self._active += 1
-                pending.answered.set_result(None)
+                pending.answer.set_result(None)
             self._pending.clear()
 
     # --- asking and answering -------------------------------------------------------------------------------------
 
-    async def answer_to(self, pending: PendingQuestion) -> PersonAnswer | None:
+    async def wait_for_answer(self, pending: PendingQuestion) -> PersonAnswer | None:
         """Wait for the answer to a question. Returns None once no other Run of the Job is active."""
         question_id = pending.question.id
         self._pending[question_id] = pending
         self._leave()
-        if not pending.answered.done():
+        if not pending.answer.done():
             self.on_asked(pending.question)
         try:
-            return await pending.answered
+            return await pending.answer
         finally:
             self._pending.pop(question_id, None)
 
@@ -104,19 +104,19 @@ class LiveQuestions:
         """The questions that wait for an answer, oldest first."""
         return tuple(pending.question for pending in self._pending.values())
 
-    def has(self, question_id: str) -> bool:
+    def is_pending(self, question_id: str) -> bool:
         return question_id in self._pending
 
-    async def answer(self, question_id: str, given_answer: GivenAnswer) -> None:
+    async def answer(self, question_id: str, given_answer: UnreadAnswer) -> None:
         """Answer a waiting question. Returns when the answer is recorded.
 
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
         """
         pending = self._pending[question_id]
-        answer = PersonAnswer(given_answer.to(pending.question), given_answer.by)
+        answer = PersonAnswer(given_answer.read_for(pending.question), given_answer.by)
         del self._pending[question_id]
         self._active += 1
-        pending.answered.set_result(answer)
+        pending.answer.set_result(answer)
         try:
             await asyncio.shield(pending.recorded)
         except asyncio.CancelledError:

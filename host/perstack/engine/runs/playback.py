@@ -13,7 +13,7 @@ from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
     from perstack.core.base.usage import Usage
-    from perstack.core.runs.commands import Call, Work
+    from perstack.core.runs.commands import Call, PerformedCommand
     from perstack.core.runs.facts import Question
     from perstack.core.runs.state import Run
     from perstack.engine.runs.job_drive import RunDrive
@@ -58,7 +58,7 @@ class Playback(Protocol):
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
         ...
 
-    def take_recorded(self, run_drive: RunDrive) -> bool:
+    def take_recorded_texts(self, run_drive: RunDrive) -> bool:
         """Record the texts that people posted before the next generation; return False without any."""
         ...
 
@@ -71,7 +71,7 @@ def playback_of(run_drive: RunDrive) -> Playback:
     return run_drive.drive.setup.parts.get(PLAYBACK)
 
 
-async def fail_if_differs_from_recording(run_drive: RunDrive, command: Work) -> bool:
+async def fail_if_differs_from_recording(run_drive: RunDrive, command: PerformedCommand) -> bool:
     """Fail a Run that plays a recording if it differs from it at the end of a step; return True if it did."""
     if not isinstance(command, Complete | EndStep) or not run_drive.plays_recording:
         return False

@@ -24,7 +24,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
-from perstack.engine.runs.beginning import strict
+from perstack.engine.runs.beginning import with_strict_skills
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
@@ -95,7 +95,7 @@ def _openable_expert(drive: JobDrive, run: Run) -> Expert:
         equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
         own = {} if today is None else {skill.name: skill for skill in today.skills}
         today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
-    return with_secrets(strict(drive.setup, expert), today)
+    return with_secrets(with_strict_skills(drive.setup, expert), today)
 
 
 @dataclass(frozen=True, slots=True)

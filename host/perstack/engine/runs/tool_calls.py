@@ -34,7 +34,7 @@ from perstack.engine.plugins.job_skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import (
     SANDBOXED,
-    begins_as_approved,
+    record_approved_start,
     sandboxed_session,
     show_progress,
 )
@@ -77,7 +77,7 @@ async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession,
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
     """Record an error result, with the text for the model, for each call that does not run."""
     for call, text in refused:
-        session.add(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
+        session.add(text_result_event(call, text, session.stamp, is_error=True).with_warning(session.run))
 
 
 # Sampling: generations that a tool asks the Run's own model for.
@@ -132,7 +132,7 @@ class Sampling:
             raise
         usage, _ = await context.drive.prices.cost_and_window(self._run.provider, self._run.model, reply)
         if granted is None and context.endpoint.provider.may_omit_usage:
-            usage = usage.completed(estimated_tokens(input_bytes), generated_tokens(reply.reply))
+            usage = usage.with_estimates(estimated_tokens(input_bytes), generated_tokens(reply.reply))
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
         if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
@@ -190,7 +190,7 @@ class Sampling:
             async with asyncio.timeout(limit / 1000):
                 return await self._run_drive.endpoint.provider.generate(request, lambda delta: None)
         except TimeoutError as error:
-            raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+            raise ProviderError(f"no complete reply within {limit} ms", name="Timeout", is_retryable=True) from error
 
     def confirm_recorded(self) -> None:
         """Tell the ledger that the Run's log contains the usage of this call."""
@@ -250,7 +250,7 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
     calls = [
         call
         for call in command.calls
-        if not call.decided.asks or call.began or await begins_as_approved(run_drive, call)
+        if not call.decided.asks or call.began or await record_approved_start(run_drive, call)
     ]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
@@ -326,7 +326,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         secrets=outcome.secrets,
         change=result.change if isinstance(result, ChangeResult) else None,
     )
-    session.add(finished.warned(session.run))
+    session.add(finished.with_warning(session.run))
 
 
 async def _result_of(run_drive: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:

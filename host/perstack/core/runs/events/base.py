@@ -31,7 +31,7 @@ OPEN: frozenset[RunStatus] = ANY_STATUS - {"completed"}
 class RunTransition:
     """Phases and statuses that one type of event may follow, and the ones that it leads to."""
 
-    phases: tuple[Phase, ...]  # no set: the hash of a member of an enumeration is slow
+    phases: tuple[Phase, ...]  # no set, because hashing an enum member is slow
     statuses: frozenset[RunStatus]
     to_phases: tuple[Phase, ...] = ()  # empty if unchanged; a `to_status` of None leaves the status
     to_status: RunStatus | None = None
@@ -41,17 +41,17 @@ class Repetition(NamedTuple):  # no dataclass: several are made for each event t
     """A value of an event that an earlier event of the Run, or the Run's state, has too."""
 
     name: str
-    said: object
-    known: object
+    value: object
+    known_value: object
     decides: bool = False  # True: it decides what runs, or what a person agrees to, so it makes the event illegal
-    is_emptied: bool = False  # True: one of the two is as a redaction leaves it, so they may differ if there was one
+    is_emptied: bool = False  # True: a redaction may have emptied one of the two, so they may differ
 
     @property
     def contradiction(self) -> str | None:
         """Phrase that contrasts the two values; None if they are equal."""
-        if self.said == self.known:
+        if self.value == self.known_value:
             return None
-        said, known = _shortened(self.said), _shortened(self.known)
+        said, known = _shortened(self.value), _shortened(self.known_value)
         return f"says {self.name} {said}, where an earlier event says {known}"
 
 
@@ -77,16 +77,17 @@ class LaterEvent(RunEvent):
 
     follows: ClassVar[RunTransition]
     is_of_person: ClassVar[bool] = False  # True: no activity of the Run, so it may follow also if the Run is closed
-    ends_pause: ClassVar[bool] = False  # True: the time before it is not counted as work, for nobody knows its length
+    # True: the time since the event before is not counted as work, because no process may have driven the Run
+    ends_pause: ClassVar[bool] = False
 
     def fold(self, run: Run) -> Run:
         """Return the Run after this event, apart from its status. Raises IllegalEvent if its content cannot follow."""
         return run
 
-    def repeated(self, run: Run) -> Iterable[Repetition]:
-        """Return the values that the event repeats. The ones that decide are compared by each reader, all by `verify`.
+    def repetitions(self, run: Run) -> Iterable[Repetition]:
+        """Return the values that the event repeats. Every reader compares those with `decides`, and `verify` all.
 
-        Every field that says what the log before has said belongs here: an edited copy must not replace the original.
+        Include every field that repeats something of the log before it: an edited copy must not replace the original.
         """
         return ()
 
@@ -150,7 +151,7 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
 
 
 def with_saying(run: Run, event_id: str, text: str, by: By | None, place: str = "") -> Run:
-    """Return the Run with a person's text. Texts of nobody, and texts of other programs, are not kept."""
+    """Return the Run with a person's text. Texts of other programs, and of unattended Jobs, are not kept."""
     if by is None or by.source or by.door == UNATTENDED or not text.strip():
         return run
     return replace(run, sayings=(*run.sayings, Saying(event_id, text, place, by)))

@@ -44,7 +44,7 @@ class ChangeCall(LaterEvent):
         if not call.waits_for_approval or call.requested is None:
             raise IllegalEvent(f"nobody was asked to approve call {self.tool_call_id!r}")
         if self.call_digest != call.requested:
-            raise IllegalEvent(f"the change is not of call {self.tool_call_id!r} as it was asked")
+            raise IllegalEvent(f"the change is not for call {self.tool_call_id!r} as a person was asked about it")
         changed = replace(call, change=ChangedArguments(self.args, self.by))
         return replace(
             run,
@@ -79,10 +79,11 @@ class DecideChangedCall(LaterEvent):
     approved: bool = Field(default=False, exclude_if=falsy)  # True if the change is the approval, too
     call_digest: str = ""  # digest of the changed call
     leads_to: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)  # resolved paths
-    content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)  # of the file that the changed call changes
+    # state of the file that the changed call changes
+    content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         call = open_call(run, self.tool_call_id)
         if self.decided is None or call.change is None:
             return

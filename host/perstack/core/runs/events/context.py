@@ -179,7 +179,7 @@ class CompactHistory(LaterEvent):
         return problem or difference_of(command.kept, self.kept, "kept messages")
 
     def describe(self, context: EventContext) -> list[LogRow]:
-        """Return the range and what became of it; the text on request."""
+        """Return the range with its sizes before and after; the text on request."""
         sizes = f"about {self.tokens_before:,} tokens became {self.tokens_after:,}"
         author = f", by {self.model}" if self.model else ""
         usage = "" if self.usage is None else f", {tokens(self.usage)}"
@@ -203,9 +203,9 @@ class TellRun(LaterEvent):
     by: By
 
     def fold(self, run: Run) -> Run:
-        """Add the message. A result that the Run has written already counts no more."""
+        """Add the message, and discard a result that the Run has already written."""
         if continues_reply(run):
-            raise IllegalEvent("a reply is to be continued, and a message cannot part it")
+            raise IllegalEvent("a message cannot separate a reply from its continuation")
         run = with_saying(_take_posted(run, self), self.id, self.text, self.by, self.id)
         messages = run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id)
         return replace(run, messages=messages, result=None, is_declared_done=False, is_final_generation=False)

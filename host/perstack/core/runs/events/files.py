@@ -55,7 +55,7 @@ class RecordSnapshot(LaterEvent):
     changed: int | None = None  # files and links that differ from `base`; None if unknown
     lines_added: int | None = None
     lines_removed: int | None = None  # lines of text that only one of the two has; None if unknown or too many to count
-    # first `MAX_LISTED_FILES` of them
+    # the first `MAX_LISTED_FILES` entries that are left out
     left_out: Annotated[tuple[NotRecorded, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     left_out_count: int = Field(default=0, exclude_if=falsy)
     problem: Text = Field(default="", exclude_if=falsy)
@@ -65,19 +65,19 @@ class RecordSnapshot(LaterEvent):
         return self.tree
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         if self.base is not None:
             yield Repetition("the snapshot before", self.base, run.snapshot)
 
     def fold(self, run: Run) -> Run:
-        """Keep the tree. A failed snapshot is not repeated before there is something new to record."""
+        """Keep the tree. After a failure the next snapshot is due only when files may have changed again."""
         return replace(run, snapshot=self.tree or run.snapshot, snapshot_due="no")
 
     def difference(self, run: Run, command: Command | None) -> str | None:
-        """Compare the tree that it counts from. Also a worker that exits during the calls records a snapshot."""
+        """Compare `base` with the previous snapshot. A worker that exits during calls records a snapshot, too."""
         if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded(run)):
             return unexpected_event(self, run, command)
-        return None if self.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
+        return None if self.base in (None, run.snapshot) else "recordSnapshot whose `base` is not the last snapshot"
 
     def describe(self, context: EventContext) -> list[LogRow]:
         """Return the number of changes; an unchanged workspace on request."""

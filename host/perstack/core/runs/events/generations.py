@@ -26,7 +26,7 @@ from perstack.core.messages.messages import (
     UserMessage,
 )
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context_window import after_generation, is_supposed, requesting
+from perstack.core.runs.context_window import context_after_generation, context_of_request, is_inferred
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,
@@ -52,7 +52,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST_MS,
     SwitchReason,
-    is_due_back,
+    is_primary_due,
     models_of,
     next_model,
     reason_to_switch,
@@ -71,18 +71,18 @@ class StartGeneration(LaterEvent):
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
     # texts of skills about their tools, or why one has none; None if unchanged
     guidance: Annotated[str | None, TEXT] = None
-    # reason by skill, if guidance says so, and by tool of the provider that is not offered, if that has changed
+    # reasons why skills, and tools of the provider, are not available, by their names; empty if unchanged
     unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
     provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
-    request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
-    max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting
+    request_digest: str | None = None  # digest of the whole request; None in earlier logs
+    max_tokens: int | None = None  # maximum of the reply by the budget; None if the user's setting is lower
     reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
     # digests of the definitions of offered tools, by skill and tool, as far as they are not recorded yet
     definitions: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         step = run.step + 1 if run.phase is Phase.READY else max(1, run.step)
         yield Repetition("the step", self.step_number, step, True)
 
@@ -97,7 +97,7 @@ class StartGeneration(LaterEvent):
             guidance=run.guidance if self.guidance is None else self.guidance,
             provider_settings=run.provider_settings if self.provider_settings is None else self.provider_settings,
             reply_token_limit=self.max_tokens,
-            context=requesting(run, self.tools_digest, has_new_guidance=self.guidance is not None),
+            context=context_of_request(run, self.tools_digest, has_new_guidance=self.guidance is not None),
             is_switched=False,
             definitions=merged_definitions(run.definitions, self.definitions),
         )
@@ -112,8 +112,10 @@ class StartGeneration(LaterEvent):
 
     def describe(self, context: EventContext) -> list[LogRow]:
         """Return the skills that cannot be reached; the generation itself on request."""
-        generates = LogRow("generates", "only the result's text is to be written" if self.final else "")
-        return [LogRow("missing", reason, "red") for reason in self.unreachable.values()] + [generates] * context.full
+        rows = [LogRow("missing", reason, "red") for reason in self.unreachable.values()]
+        if context.full:
+            rows.append(LogRow("generates", "only the result's text is to be written" if self.final else ""))
+        return rows
 
 
 class FinishGeneration(LaterEvent):
@@ -128,7 +130,8 @@ class FinishGeneration(LaterEvent):
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
     over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
-    problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # why it is no answer, though the model ended it
+    # why a reply that the model completed is unusable
+    problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)
     # query that asks the model to continue this reply, which was cut at its limit; empty if it is not continued
     continuation: Text = Field(default="", exclude_if=falsy)
 
@@ -149,7 +152,9 @@ class FinishGeneration(LaterEvent):
             spending=spending if reserved is None else replace(spending, reserved=None),
             has_generated=True,
             budget_cut_tokens=None,
-            context=after_generation(run, self.usage, self.context_window, is_one_pass=not reply.provider_tools),
+            context=context_after_generation(
+                run, self.usage, self.context_window, is_one_pass=not reply.provider_tools
+            ),
         )
         if self.finish_reason == "length" and run.reply_token_limit is not None and not reply.tool_calls:
             return replace(run, budget_cut_tokens=run.reply_token_limit)
@@ -191,7 +196,7 @@ class FinishGeneration(LaterEvent):
             if isinstance(part, TextPart) and part.text:
                 rows.append(LogRow("says", part.text, item="text"))
             elif isinstance(part, ProviderToolPart):
-                rows += _of_provider_tool(part)
+                rows += _provider_tool_rows(part)
         is_odd = self.finish_reason in ("length", "refusal", "other")
         if is_odd or context.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
@@ -208,7 +213,7 @@ CONTINUATION = (
 
 
 def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
-    """Return True if the model is asked to continue a reply: a text that was cut, and the first cut one in a row."""
+    """Return True if the model may be asked to continue a cut reply: a text, whose predecessor was not cut as well."""
     is_by_budget = run.reply_token_limit is not None
     is_cut = reason == "length" and not reply.tool_calls and not is_by_budget
     return is_cut and bool(reply.text.strip()) and not run.unfinished_text
@@ -263,11 +268,15 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
     return None
 
 
-def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
-    call_text = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
-    log_row = LogRow("calls", f"{call_text} (the provider runs it)", "cyan", "call")
-    result = LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")
-    return [log_row] * (not part.is_rest) + [result] * bool(part.result)
+def _provider_tool_rows(part: ProviderToolPart) -> list[LogRow]:
+    rows: list[LogRow] = []
+    if not part.is_rest:
+        call_text = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
+        rows.append(LogRow("calls", f"{call_text} (the provider runs it)", "cyan", "call"))
+    if part.result:
+        word, colour = ("error", "red") if part.is_error else ("result", "")
+        rows.append(LogRow(word, part.result, colour, "result"))
+    return rows
 
 
 def _generation_difference(event: LaterEvent, run: Run, command: Command | None) -> str | None:
@@ -294,7 +303,7 @@ class Retry(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Settle the failed attempt; an overflow reveals the size of the window."""
         if run.phase is not Phase.GENERATING and not run.context.summarising:
-            raise IllegalEvent("retry cannot follow where nothing is generated")
+            raise IllegalEvent("retry without a running generation")
         spending = add_spending(run, self.usage).settle(is_charged=not self.uncharged)
         run = replace(run, spending=spending)
         if self.overflow is None:
@@ -311,7 +320,7 @@ class Retry(LaterEvent):
     def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
             window_note = f"; the context holds {self.overflow:,} tokens"
-            if is_supposed(self.error):
+            if is_inferred(self.error):
                 window_note = "; the request may be too large: it is sent once more with less of the history"
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
@@ -339,13 +348,13 @@ class AdaptRequest(LaterEvent):
         return tuple(item.blob for item in self.adaptations if item.blob is not None)
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         if not run.context.summarising:  # a summary may be of another model, which no state names
             yield Repetition("the model", self.model, run.active_model)
 
     @property
     def words(self) -> str:
-        """The text `without the field stream_options (PROVIDER/MODEL refused it)`."""
+        """The change as a phrase, such as `without the field stream_options (PROVIDER/MODEL refused it)`."""
         cause = "needs it" if self.error is None else "refused it"
         return f"{in_words(self.adaptations)} ({self.model} {cause})"
 
@@ -356,7 +365,7 @@ class AdaptRequest(LaterEvent):
         elif run.phase is Phase.CALLING:
             raise IllegalEvent("adaptRequest names no call, while calls run")
         elif self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
-            raise IllegalEvent("adaptRequest after a refusal cannot follow where nothing is generated")
+            raise IllegalEvent("adaptRequest after a refusal, without a running generation")
         known = run.adaptations_by_model.get(self.model, ())
         if new_adaptations(known, self.adaptations) != self.adaptations:
             raise IllegalEvent("adaptRequest repeats an adaptation")
@@ -399,7 +408,7 @@ class SwitchModel(LaterEvent):
         "circuitOpen": "it failed again and again",
         "serverError": "its server failed",
         "notConfigured": "it cannot be used here",
-        "triedAgain": "the first one is tried again",
+        "triedAgain": "the primary model is tried again",
     }
     type: Literal["switchModel"] = "switchModel"
     before: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "before"))
@@ -411,7 +420,7 @@ class SwitchModel(LaterEvent):
 
     @property
     def words(self) -> str:
-        """The text `from A to B: overloaded`."""
+        """The switch as a phrase, such as `from A to B: overloaded`."""
         return f"from {self.before} to {self.to}: {self.reasons[self.reason]}"
 
     def fold(self, run: Run) -> Run:
@@ -436,7 +445,7 @@ class SwitchModel(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Compare the model and the reason. The failed attempt that caused the switch is not in the log."""
         if self.reason == "triedAgain":
-            if self.to != models_of(run.start)[0] or not is_due_back(run, self.timestamp):
+            if self.to != models_of(run.start)[0] or not is_primary_due(run, self.timestamp):
                 return (
                     f"switchModel to {self.to}, where {run.active_model} generates until the first model is tried again"
                 )
@@ -466,7 +475,7 @@ class FinishStep(LaterEvent):
     usage: Usage
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         yield Repetition("the usage", self.usage, run.spending.step_usage)
 
     def fold(self, run: Run) -> Run:

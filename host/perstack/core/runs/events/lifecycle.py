@@ -67,9 +67,10 @@ class ResumeRun(LaterEvent):
     # source and id of the event from outside that resumed the Run; each is accepted once
     signal: Annotated[str | None, EMPTIED] = None
     by: By | None = None  # actor who gave the new limits; None in logs of earlier versions
-    definition: Definition | None = None  # today's, for a Run that failed before its first reply
-    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
-    worker: str = Field(default="", exclude_if=falsy)  # that drives the Run from now on; empty: this process
+    definition: Definition | None = None  # today's definition, for a Run that failed before its first reply
+    permissions: RuleSets = Field(default=(), exclude_if=falsy)  # today's rules that are not in force yet
+    # worker that drives the Run from now on; empty: the recording process
+    worker: str = Field(default="", exclude_if=falsy)
 
     def start(self, previous_start: StartRun) -> StartRun:
         """Return `previous_start` with the definition and limits of this resumption in place of the original ones."""
@@ -79,7 +80,7 @@ class ResumeRun(LaterEvent):
         return previous_start.model_copy(update={**fields, "limits": self.limits or previous_start.limits})
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         yield Repetition("the checkpoint", self.checkpoint_id, event_id_of(run.id, run.head.seq))
         unsettled = tuple(call_id for call_id in self.settled if call_id in run.calls)
         yield Repetition("which calls are settled", tuple(self.settled), unsettled)
@@ -206,7 +207,7 @@ class FinishRun(LaterEvent):
     without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         is_unknown = is_emptied(self.text) or is_emptied(run.result)
         yield Repetition("the result", self.text, run.result, is_emptied=is_unknown)
         yield Repetition("the usage", self.total_usage, run.spending.usage)
@@ -265,7 +266,7 @@ class StopRunByExceededMaxSteps(LaterEvent):
     max_steps: int
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         if run.is_coordinator and run.limits.max_steps is not None:  # a delegate stops at the limit of its Job
             yield Repetition("the limit", self.max_steps, run.limits.max_steps)
 
@@ -295,7 +296,7 @@ class StopRunByExceededBudget(LaterEvent):
         return Exceeded(self.budget, self.expert, self.limit, self.spent, self.needed)
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         if run.is_coordinator and self.expert is None and run.limits.budget is not None:
             yield Repetition("the limit", self.limit, run.limits.budget.limit_of(self.budget))
 
@@ -346,11 +347,11 @@ class QueueRun(LaterEvent):
     @classmethod
     def _check_definition(cls, value: str | None) -> str | None:
         if value is not None and not is_digest(value):
-            raise ValueError("the definition is named by no sha256")
+            raise ValueError("`definition` must be a SHA-256 in hex")
         return value
 
     def fold(self, run: Run) -> Run:
-        """Keep who queued the Run, and how."""
+        """Keep who queued the Run, and with which settings."""
         queued = Queued(since=self.timestamp, due=self.due, priority=self.priority, by=self.by)
         return replace(run, queued=queued, queued_definition=self.definition)
 
@@ -404,7 +405,8 @@ class RedactEvent(LaterEvent):
     fields: tuple[str, ...]
     remains: JsonObject  # the event without their content; marks of the fields say what may remain
     blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # SHA-256 (hex) of the blobs removed with it
-    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # of the text: ids of events, descriptions of places
+    # places that still have the text: ids of events, or descriptions
+    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     by: By
     reason: str
 

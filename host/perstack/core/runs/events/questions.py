@@ -57,7 +57,7 @@ class CallInteractiveTool(LaterEvent):
     tool_name: str
     skill_name: str
     args: Annotated[JsonObject, Written(_unknown_question)]
-    approval: bool = Field(default=False, exclude_if=falsy)  # True: an approval is asked, no information
+    approval: bool = Field(default=False, exclude_if=falsy)  # True: it asks for approval, not for information
     settles: bool = Field(default=False, exclude_if=falsy)  # True: what became of a call that was interrupted is asked
     question: Question | None = None  # question of a tool that has been called, and is called again with the answer
     usage: Usage | None = None
@@ -82,7 +82,7 @@ class CallInteractiveTool(LaterEvent):
         )
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         call, tool_question = open_call(run, self.tool_call_id), self.question
         yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
         yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
@@ -99,7 +99,7 @@ class CallInteractiveTool(LaterEvent):
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
         if self.settles and call.settlement != "ask":
-            raise IllegalEvent(f"nobody is to be asked what became of call {self.tool_call_id!r}")
+            raise IllegalEvent(f"no person has to settle call {self.tool_call_id!r}")
         questions = {**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
         run = replace(run, asked_call_id=self.tool_call_id, questions=questions)
         if self.question is None:
@@ -141,7 +141,7 @@ class AnswerQuestion(LaterEvent):
     by: By | None = None  # actor who answered; None in logs of earlier versions
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         asked = open_call(run, self.tool_call_id).tool_question
         is_unknown = asked is not None and (is_emptied(asked) or is_emptied(self.answer.question))
         yield Repetition("the question", self.answer.question, asked, True, is_emptied=is_unknown)
@@ -168,7 +168,7 @@ class AnswerQuestion(LaterEvent):
 
 
 class SettleCall(LaterEvent):
-    """A person's answer what became of a call that was interrupted before its result was recorded."""
+    """A person's decision about a call that was interrupted before its result was recorded."""
 
     follows = RunTransition((CALLING,), RUNNING)
     type: Literal["settleCall"] = "settleCall"
@@ -178,10 +178,10 @@ class SettleCall(LaterEvent):
     by: By | None = None
 
     def fold(self, run: Run) -> Run:
-        """Decide the call, which is then repeated or gets a result that says so."""
+        """Record the decision: the call is then repeated, or gets a result that says what happened."""
         call = open_call(run, self.tool_call_id)
         if call.settlement != "ask":
-            raise IllegalEvent(f"nobody was asked what became of call {self.tool_call_id!r}")
+            raise IllegalEvent(f"no person was asked to settle call {self.tool_call_id!r}")
         run = _with_call(run, replace(call, settlement=self.settlement, settled_with=self.text))
         return with_saying(run, self.id, self.text, self.by)
 
@@ -217,12 +217,11 @@ class RequestApproval(LaterEvent):
     rule: Text
     # resolved paths, the only ones approved
     leads_to: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
-    offers: Annotated[tuple[str, ...], TEXT] = Field(
-        default=(), exclude_if=falsy
-    )  # that may be approved for the whole Job
+    # rules that a person may approve for the whole Job
+    offers: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
-    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before, or changed
+    again: Text = Field(default="", exclude_if=falsy)  # why it asks again about a call that was approved or changed
     # lines of the tool's definition that differ from the agreed one
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     # files that have changed since the call was allowed in the project
@@ -256,7 +255,7 @@ class RequestApproval(LaterEvent):
         )
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         call = open_call(run, self.tool_call_id)
         decided, is_unknown = call.decided, is_emptied(call.part)
         yield Repetition("the tool", self.tool_name, decided.tool_name, True)
@@ -272,7 +271,7 @@ class RequestApproval(LaterEvent):
         """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""
         call = open_call(run, self.tool_call_id)
         if not (call.waits_for_approval or (self.again and call.may_be_asked_again)):
-            raise IllegalEvent(f"call {self.tool_call_id!r} waits for no approval")
+            raise IllegalEvent(f"call {self.tool_call_id!r} does not wait for approval")
         call = replace(
             call,
             requested=self.call_digest,
@@ -314,7 +313,7 @@ class DecideApproval(LaterEvent):
     call_digest: str
     decision: ApprovalDecision
     by: By
-    # for `job`; empty: calls of an equal digest
+    # rule approved for the Job; empty: only calls with this digest
     rule: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
     text: Text = Field(default="", exclude_if=falsy)
 
@@ -329,7 +328,7 @@ class DecideApproval(LaterEvent):
         if not call.waits_for_approval or call.requested is None:
             raise IllegalEvent(f"nobody was asked to approve call {self.tool_call_id!r}")
         if self.call_digest != call.requested:
-            raise IllegalEvent(f"the approval is not of call {self.tool_call_id!r} as it was asked")
+            raise IllegalEvent(f"the approval is not for call {self.tool_call_id!r} as a person was asked about it")
         # The offers of a redacted request are unknown, so any rule is accepted.
         is_standing = self.decision in STANDING_DECISIONS
         if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):

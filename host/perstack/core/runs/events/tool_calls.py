@@ -73,7 +73,7 @@ class CallTools(LaterEvent):
     calls: tuple[DecidedCall, ...]
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         names = {part.tool_call_id: part.tool_name for part in latest_reply(run).tool_calls}
         for decided in self.calls:
             name = names.get(decided.id, decided.tool_name)
@@ -125,7 +125,7 @@ class StartToolCall(LaterEvent):
     def fold(self, run: Run) -> Run:
         call = open_call(run, self.tool_call_id)
         if call.approval is None or call.approval.denies or self.call_digest != call.requested:
-            raise IllegalEvent(f"nobody has approved call {self.tool_call_id!r} as it begins")
+            raise IllegalEvent(f"call {self.tool_call_id!r} starts without an approval of exactly this call")
         return replace(run, calls={**run.calls, self.tool_call_id: replace(call, began=True)})
 
     @override
@@ -198,7 +198,7 @@ class FinishToolCall(LaterEvent):
         return self.contents
 
     @property
-    def shown(self) -> tuple[ResultContent, ...]:
+    def shown_contents(self) -> tuple[ResultContent, ...]:
         """The contents as the model sees them: with the delegate's report and the warning, if any."""
         report = None if self.report is None else self.report.text
         if report is None and self.warning is None:
@@ -213,13 +213,13 @@ class FinishToolCall(LaterEvent):
     def _warning(self, run: Run) -> str | None:
         return warning_with(run, self.tool_call_id, lambda: self._part(self.contents))
 
-    def warned(self, run: Run) -> "FinishToolCall":
+    def with_warning(self, run: Run) -> "FinishToolCall":
         """Return the result with a warning to the model if it ends a step at half of the allowed repetitions."""
         warning = self._warning(run)
         return self if warning is None else self.model_copy(update={"warning": warning})
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         call = open_call(run, self.tool_call_id)
         yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
         if self.change is not None:
@@ -239,19 +239,19 @@ class FinishToolCall(LaterEvent):
             todos = ()
         run = with_saying(run, self.id, text_of(self.contents), self.by)
         return replace(
-            with_result(run, call, self._part(_with_note(self.shown, call)), self.id),
+            with_result(run, call, self._part(_with_note(self.shown_contents, call)), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
             snapshot_due=snapshot_due_after(run, call),
             last_secret_number=max(run.last_secret_number, self.secrets),
-            effect_count=run.effect_count + self._effects(call),
+            effect_count=run.effect_count + self._effect_count(call),
             asked_call_id=None if run.asked_call_id == self.tool_call_id else run.asked_call_id,
             questions=without_question(run.questions, self.tool_call_id),
             expert_changes=run.expert_changes if self.change is None else (*run.expert_changes, self.change),
         )
 
-    def _effects(self, call: Call) -> int:
-        """Count the calls with an effect that this result stands for: one, or those of a delegate."""
+    def _effect_count(self, call: Call) -> int:
+        """Return how many calls with an effect this result reports: the call itself, or those of its delegate."""
         has_acted = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not self.is_error
         is_own = has_acted and self.change is None  # a tool that was added has done nothing yet
         return int(is_own) + (0 if self.report is None else self.report.effects)
@@ -291,7 +291,7 @@ class FinishToolCall(LaterEvent):
 
 
 def _with_note(contents: tuple[ResultContent, ...], call: Call) -> tuple[ResultContent, ...]:
-    """Return the contents after the note that a person has changed the call, if one has."""
+    """Return the contents, preceded by a note if a person has changed the call."""
     return (TextPart(text=call.change_note), *contents) if call.change_note else contents
 
 
@@ -307,18 +307,20 @@ class CallDelegate(LaterEvent):
         return tuple(delegation.run_id for delegation in self.delegates)
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
-        for given in self.delegates:
-            call = open_call(run, given.tool_call_id)
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
+        for delegation in self.delegates:
+            call = open_call(run, delegation.tool_call_id)
             query, is_unknown = query_of(call), is_emptied(call.part)
             yield Repetition("the kind of call", "delegate", call.decided.kind, True)
-            yield Repetition("the delegate", given.run_id, (call.delegation or given).run_id, True)
-            yield Repetition("the delegate's tool", given.tool_name, call.decided.tool_name, True)
-            yield Repetition("the Expert", given.expert_key, call.decided.target or call.decided.tool_name, True)
-            yield Repetition("the query", given.query, query, True, is_emptied=is_unknown or is_emptied(given.query))
+            yield Repetition("the delegate", delegation.run_id, (call.delegation or delegation).run_id, True)
+            yield Repetition("the delegate's tool", delegation.tool_name, call.decided.tool_name, True)
+            yield Repetition("the Expert", delegation.expert_key, call.decided.target or call.decided.tool_name, True)
+            yield Repetition(
+                "the query", delegation.query, query, True, is_emptied=is_unknown or is_emptied(delegation.query)
+            )
 
     def fold(self, run: Run) -> Run:
-        """Give each call its delegate."""
+        """Assign its delegate to each call."""
         calls = dict(run.calls)
         for delegation in self.delegates:
             call = open_call(run, delegation.tool_call_id)
@@ -336,8 +338,13 @@ class CallDelegate(LaterEvent):
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         return [
-            LogRow("delegates", f"{run_label(started.expert_key, started.run_id)}: {started.query}", "cyan", "delegate")
-            for started in self.delegates
+            LogRow(
+                "delegates",
+                f"{run_label(delegation.expert_key, delegation.run_id)}: {delegation.query}",
+                "cyan",
+                "delegate",
+            )
+            for delegation in self.delegates
         ]
 
 
@@ -368,7 +375,7 @@ class AttemptCompletion(LaterEvent):
     result: Annotated[str | None, TEXT] = None
 
     @override
-    def repeated(self, run: Run) -> Iterator[Repetition]:
+    def repetitions(self, run: Run) -> Iterator[Repetition]:
         call = open_call(run, self.tool_call_id)
         remaining = remaining_todos(run.todos)
         is_unknown = is_emptied(self.remaining_todos) or is_emptied(remaining)

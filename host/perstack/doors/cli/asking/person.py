@@ -24,7 +24,7 @@ _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question open. `used` tells what the Job has spent so far."""
-    from perstack.core.jobs.answer_reading import accepted, accepted_answers  # imported late: few Jobs ask
+    from perstack.core.jobs.answer_reading import accepted_answers, describe_accepted  # imported late: few Jobs ask
     from perstack.doors.shared.question_forms import question_text, select_option
 
     try:
@@ -34,8 +34,8 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
         for line in question_text(question).split("\n"):
             print_err(line)
         _discard_typed()
-        number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options else ""
-        print_err(f"answer? ({number}{accepted(allowed)}; Enter: later)")
+        number = f"give {'numbers' if allowed.is_list else 'a number'}, or " if allowed.options else ""
+        print_err(f"answer? ({number}{describe_accepted(allowed)}; Enter: later)")
         return select_option(allowed, (await _read_line()).strip())
     except asyncio.CancelledError:  # Ctrl-C: the Job has already stopped, so the question stays open
         print_err("")
