@@ -33,10 +33,10 @@ def test_every_door_refuses_a_private_address(address: str, tmp_path: Path) -> N
     assert not is_public(address)
     with pytest.raises(Exception, match="private or local address"):
         refuse_private(address, "a.example")
-    with pytest.raises(PlaceRefused, match="no public address"):
+    with pytest.raises(PlaceRefused, match="not a public address"):
         check_address("a.example", 443, address, ("a.example",))
     if ":" not in address:
-        assert "no public address" in (wrong_place(address) or "")
+        assert "not a public address" in (wrong_place(address) or "")
         assert "must be a public address" in _said_of(tmp_path, address)
     elif "%" not in address:
         assert "must be a public address" in _said_of(tmp_path, f"[{address}]")

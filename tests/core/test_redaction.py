@@ -75,7 +75,19 @@ def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_w
 IDENTIFIERS = {
     *("posted", "dropped"),
     *("id", "asks", "job_id", "run_id", "checkpoint_id", "tool_call_id", "event_id", "at", "start", "to_checkpoint"),
-    *("first", "through", "kept", "approved_by", "copies", "expert_key", "target", "skill_name", "tool_name", "name"),
+    *(
+        "first",
+        "through",
+        "kept",
+        "approved_by",
+        "stage",
+        "copies",
+        "expert_key",
+        "target",
+        "skill_name",
+        "tool_name",
+        "name",
+    ),
     *("model", "provider", "fallbacks", "before", "to", "worker", "runtime_version", "event_type", "fields", "type"),
     *(
         "call_digest",

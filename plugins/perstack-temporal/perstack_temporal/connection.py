@@ -79,7 +79,9 @@ class TemporalConnection:
         text = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {CALL_TIMEOUT_S:g} s"
         if isinstance(error, RPCError):
             text = f"{error.status.name.lower().replace('_', ' ')}: {text}"
-        return DispatcherError(f"{self.address.shown}: {text}: see whether the server runs, and its namespace exists")
+        return DispatcherError(
+            f"{self.address.shown}: {text}: check that the server runs, and that its namespace exists"
+        )
 
     async def close(self) -> None:
         """Stop the workflow worker. The connection closes with the client."""

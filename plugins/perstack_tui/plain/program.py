@@ -324,7 +324,7 @@ class PlainProgram:
             " while it was at work"
         )
         self.write_line("\n".join(f"  {line}" for line in unsettled_call.args.split("\n")))
-        self.write_line(f"> {keys}; Enter: the model is told that it was interrupted")
+        self.write_line(f"> {keys}; Enter: the model sees that it was interrupted")
 
     async def _leave_or_stay(self, text: str) -> None:
         self._asks_to_leave = False

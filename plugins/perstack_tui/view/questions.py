@@ -115,9 +115,7 @@ def unsettled_lines(
         lines.append(
             (
                 Span("    "),
-                Span(
-                    meanings[kind] if kind else "the model is told that it was interrupted", "good" if kind else "dim"
-                ),
+                Span(meanings[kind] if kind else "the model sees that it was interrupted", "good" if kind else "dim"),
             )
         )
     return lines

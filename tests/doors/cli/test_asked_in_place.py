@@ -70,14 +70,14 @@ def test_a_server_that_acts_before_it_asks_acts_once_for_an_answer_in_place(term
     assert result(terminal) == "charged for Rome"
     assert (terminal.workspace / "charged").read_text() == "once\n"
     later = served(terminal, "\n", "--job-id", "later")
-    assert "nothing: later" in later
+    assert "Enter: later" in later
     assert terminal.call("answer", "later", '{"city": "Rome"}', *SCRIPTED).code == 0
     assert (terminal.workspace / "charged").read_text() == "once\n" * 3, "the call is made again"
 
 
 def test_with_no_input_nothing_is_asked(serving: Terminal) -> None:
     seen = served(serving, "", "--no-input")
-    assert "nothing: later" not in seen
+    assert "Enter: later" not in seen
     assert 'answer with: perstack answer job "ANSWER"' in seen
 
 

@@ -279,7 +279,7 @@ def test_a_server_that_is_gone_for_good_is_an_error_of_one_line(
         wait_for(writer.append("a"))
         server.stop()
         for ask in (lambda: writer.append("b"), lambda: storage.read(RUN), lambda: storage.lease_info(JOB)):
-            with pytest.raises(StorageError, match="see whether the server runs") as error:
+            with pytest.raises(StorageError, match="check that the server runs") as error:
                 wait_for(ask())  # type: ignore[arg-type]
             assert "\n" not in str(error.value)
     finally:

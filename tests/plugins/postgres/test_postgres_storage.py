@@ -59,7 +59,7 @@ def test_a_schema_of_a_newer_perstack_is_refused_in_one_line(postgres: PostgresS
                 wait_for(ask)
     postgres.execute(f"UPDATE {schema_of(address)}.meta SET application = 'another'")
     other = open_storage(address)
-    with closing(other), pytest.raises(StorageError, match="of another program"):
+    with closing(other), pytest.raises(StorageError, match="belongs to another program"):
         wait_for(other.has_job(JOB))
 
 

@@ -241,7 +241,7 @@ def test_a_worker_keeps_three_connections_at_most_and_no_finished_order(postgres
 def test_what_is_wrong_with_a_server_is_said_on_one_line_without_the_password(postgres: PostgresServer) -> None:
     for address, words in (
         (f"postgresql://u:hunter2@/nobody?host={postgres.folder}", "does not exist"),
-        ("postgresql://u:hunter2@/db?host=/nowhere/at/all", "see whether the server runs"),
+        ("postgresql://u:hunter2@/db?host=/nowhere/at/all", "check that the server runs"),
     ):
         dispatcher = open_dispatcher(address)
         with pytest.raises(DispatcherError, match=words) as error:

@@ -77,7 +77,7 @@ def test_tables_of_a_newer_version_and_of_another_program_are_left_alone(tables:
     for change, words in (
         ("UPDATE meta SET version = 99", "newer perstack or procrastinate"),
         ("UPDATE meta SET version = 2, floor = '99.0_50_post.sql'", "newer perstack or procrastinate"),
-        ("UPDATE meta SET floor = '', application = 'other'", "of another program"),
+        ("UPDATE meta SET floor = '', application = 'other'", "belongs to another program"),
     ):
         tables.execute(change)
         with pytest.raises(DispatcherError, match=words):

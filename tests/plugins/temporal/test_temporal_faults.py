@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_server_is_said_on_one_line(
     monkeypatch.setattr("perstack_temporal.connection.CALL_TIMEOUT_S", 2.0)
     monkeypatch.setenv("TEMPORAL_API_KEY", "")
     for address, words in (
-        (f"temporal://127.0.0.1:{free_port()}/default", "see whether the server runs"),
+        (f"temporal://127.0.0.1:{free_port()}/default", "check that the server runs"),
         (f"temporal://127.0.0.1:{temporal.port}/no-such", "amespace"),
     ):
         dispatcher = open_dispatcher(address)

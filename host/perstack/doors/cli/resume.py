@@ -152,8 +152,7 @@ _SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
     multiple=True,
     metavar="CALL=done|retry|ask|tell",
     help=(
-        "How an interrupted call without a result ended, or `ask`; by default the model is told that it was"
-        " interrupted."
+        "How an interrupted call without a result ended, or `ask`; by default the model sees that it was interrupted."
     ),
 )
 @click.option(

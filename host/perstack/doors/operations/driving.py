@@ -290,7 +290,7 @@ class _ResumeJob(OperationArguments[views.JobView]):
     settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
         default_factory=dict[str, Settlement],
         description="For calls that began but have no result, by their key: done, retry, ask (a question to a person)"
-        " or tell (the default: the model is told that it was interrupted). get_job lists them. A person is asked about"
+        " or tell (the default: the model sees that it was interrupted). get_job lists them. A person is asked about"
         " done and retry.",
     )
     wait: _Wait = True
