@@ -169,9 +169,9 @@ def test_what_cannot_be_read_is_told_in_a_line_before_anything_is_written(termin
     os.truncate(terminal.workspace / "large", 1 << 40)
     for name, words in (
         ("missing", "no such file"),
-        ("folder", "no ordinary file"),
-        ("pipe", "no ordinary file"),
-        ("/dev/zero", "no ordinary file"),
+        ("folder", "not a regular file"),
+        ("pipe", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
         ("large", "more than 31,457,280 bytes"),
     ):
         refused = terminal.call("run", "a", "q", "--attach", name, *SCRIPTED)

@@ -266,7 +266,7 @@ async def crashed(screen: Screen) -> None:
 async def queued(screen: Screen) -> None:
     await screen.app.host.submit("guest", "Serve me something", job_id="tea")
     screen.app.open_job("tea")
-    await screen.sees("queued", "… waits for a worker", "Esc stops looking")
+    await screen.sees("queued", "… waits for a worker", "Esc stops watching")
 
 
 async def history_queued(screen: Screen) -> None:
@@ -362,7 +362,7 @@ async def rewound(screen: Screen) -> None:
 async def branch(screen: Screen) -> None:
     await checkpoints(screen)
     await screen.press("3", "b")
-    await screen.sees("a new query, in a branch, from frog-1-", "✓ completed")
+    await screen.sees("a new query, in a branch from frog-1-", "✓ completed")
 
 
 async def again(screen: Screen) -> None:

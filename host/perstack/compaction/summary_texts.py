@@ -69,7 +69,7 @@ def summary_text(run: Run, plan: Compact, summary: str, model: str, window: int)
     """Return the text that the model sees instead of the messages left out. A summary that is too long is cut."""
     origin = f"summarised by {model}" if model else "without a summary: this is an outline"
     todos = f"{_TODOS}{todos_json(run.todos)}" if run.todos else ""
-    standing = standing_text(_kept_texts(run), _shown(run, plan), window)
+    standing = standing_text(_kept_texts(run), _shown_texts(run, plan), window)
     return (
         f"{COMPACTED_MARK}, {origin}. The tool recallHistory finds and reads what was left out.]{_SUMMARY}"
         f"{_cut(summary.strip(), 3 * summary_tokens(window))}{todos}{standing}"
@@ -78,7 +78,7 @@ def summary_text(run: Run, plan: Compact, summary: str, model: str, window: int)
 
 def texts_left_out(run: Run, plan: Compact, window: int) -> int:
     """Return how many texts of people and of the definition do not fit after the summary."""
-    return count_left_out(_kept_texts(run), _shown(run, plan), window)
+    return count_left_out(_kept_texts(run), _shown_texts(run, plan), window)
 
 
 def _kept_texts(run: Run) -> tuple[Saying, ...]:
@@ -91,7 +91,7 @@ def summary_in(text: str) -> str:
     return summary.rpartition(_TODOS)[0] or summary
 
 
-def _shown(run: Run, plan: Compact) -> set[str]:
+def _shown_texts(run: Run, plan: Compact) -> set[str]:
     """Return the event ids of the messages that a plan leaves in place."""
     places = [run.messages.place(index) for index in range(len(run.messages))]
     first, through = places.index(plan.first), places.index(plan.through)

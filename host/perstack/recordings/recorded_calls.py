@@ -42,7 +42,7 @@ from perstack.core.definitions.skills import (
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.messages.tool_search import search_spec
 from perstack.core.permissions.policy_calls import PathResolver, PolicyCall, Resolve, as_written
-from perstack.core.runs.call_stages import RecordedCall
+from perstack.core.runs.call_stages import LoggedCall
 from perstack.core.runs.events import ResumeRun, StartGeneration, StoredEvent, parse_event
 from perstack.core.runs.events.changed_calls import DecideChangedCall
 from perstack.core.runs.events.questions import DecideApproval, RequestApproval
@@ -208,12 +208,12 @@ class DecisionReplay:
         part: ToolCallPart,
         approvals: Sequence[StandingApproval],
         schemas: Mapping[str, JsonObject] | None,
-    ) -> RecordedCall:
+    ) -> LoggedCall:
         tools, unknown = self._tools(run)
         own_skills = host_skills(run.expert)
         skill = decided.skill_name or next((skill for skill in own_skills if (skill, part.tool_name) in tools), "")
         _, subject = tools.get((skill, part.tool_name), ("", None))
-        return RecordedCall(
+        return LoggedCall(
             run=run,
             part=part,
             decided=decided,
@@ -226,7 +226,7 @@ class DecisionReplay:
             is_resumed=self._is_resumed,
         )
 
-    def _problem_of(self, recorded: RecordedCall) -> str | None:
+    def _problem_of(self, recorded: LoggedCall) -> str | None:
         difference, decided = decision_difference(recorded), recorded.decided
         if difference is None:
             return None

@@ -39,7 +39,7 @@ class InputHistory:
         self._at -= 1
         return self._texts[self._at]
 
-    def next(self) -> str | None:
+    def next_text(self) -> str | None:
         """Return the next text, and after the last the unfinished one; None at the end."""
         if self._at == len(self._texts):
             return None

@@ -96,7 +96,7 @@ class Composer(TextArea):
             case "up" if row == 0:
                 return self._recall(self._typed.previous(self.text))
             case "down" if row == self.document.line_count - 1:
-                return self._recall(self._typed.next())
+                return self._recall(self._typed.next_text())
             case _:
                 return False
 

@@ -92,7 +92,7 @@ def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) ->
         wait_until(lambda: has_begun(busy), "the command runs")
         result = busy.call("cancel", "slow", "--final", "--reason", "a wrong turn")
         assert (result.code, result.err) == (0, "")
-        assert result.out.startswith("Job slow: interrupted, closed for good by ")
+        assert result.out.startswith("Job slow: interrupted, closed permanently by ")
         process.communicate(timeout=SECONDS)
     for way_on in (
         ("resume", "slow"),

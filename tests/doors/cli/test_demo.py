@@ -71,7 +71,7 @@ def test_a_folder_that_is_there_is_left_alone(newcomer: Terminal) -> None:
     assert (result.code, result.err) == (2, "error: --to f exists already: name a new folder\n")
     (newcomer.workspace / "file").touch()
     nowhere = newcomer.run("demo", "--to", "file/f")
-    assert (nowhere.code, "cannot be made: not a directory; name another folder" in nowhere.err) == (2, True)
+    assert (nowhere.code, "cannot be created: not a directory; name another folder" in nowhere.err) == (2, True)
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing(newcomer: Terminal) -> None:

@@ -37,7 +37,7 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
     wait_until(lambda: not any(alive(pid) for pid in pids), "the tool's processes to end")
     resumed = terminal.call("resume", "job", "--provider", "scripted")
     assert resumed.code == 0
-    assert "calls that began and have no result" in resumed.err
+    assert "calls that began but have no result" in resumed.err
     assert "exec" in resumed.err
     assert "may have had its effect" in resumed.out
 
@@ -57,7 +57,7 @@ def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
     command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     process, pids = command.process, pids_of(terminal)
     process.send_signal(signal.SIGINT)
-    command.reads("once more")
+    command.reads("press again to stop at once")
 
     def has_left() -> bool:
         process.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_two_signals_at_once_are_one(terminal: Terminal) -> None:
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     out, err = command.end()
-    assert (process.returncode, err.count("once more")) == (130, 1)
+    assert (process.returncode, err.count("press again to stop at once")) == (130, 1)
     assert '"type":"stopRunByInterrupt"' in out
 
 

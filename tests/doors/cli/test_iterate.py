@@ -19,7 +19,8 @@ def test_it_ends_when_the_target_is_reached(terminal: Terminal) -> None:
     project(terminal, scores(0.2, 0.9, 1), "target = 0.8")
     done = iterate(terminal, attended=True)
     assert done.code == 0, done.err
-    assert "completed: 2 iterations, the best is 2 with 0.9; the target is reached; perstack report it" in done.err
+    ended = "completed: 2 iterations, the best is iteration 2 with 0.9; the target is reached; perstack report it"
+    assert ended in done.err
     facts = [event["type"] for event in done.events if "seriesId" in event]
     one = ["startIteration", "finishArtefact", "finishIteration"]
     assert facts == ["startSeries", *one, *one, "finishSeries"]
@@ -360,7 +361,7 @@ def test_the_report_shows_the_best_with_a_chart_and_any_other_on_demand(terminal
     assert rows == [["1", "1", "0"], ["2", "*", "8"], ["3", "4.5", "0"]]
     assert "worth 1" in terminal.call("report", "it", "--iteration", "1").lines
     missing = terminal.call("report", "it", "--iteration", "9")
-    assert (missing.code, missing.err) == (2, "error: it has 3 iterations, and no 9\n")
+    assert (missing.code, missing.err) == (2, "error: it has 3 iterations: there is no iteration 9\n")
 
 
 def test_the_list_has_a_line_for_each(terminal: Terminal) -> None:

@@ -31,7 +31,8 @@ def test_ctrl_c_pauses_and_resume_goes_on_with_what_is_in_hand(terminal: Termina
     out, err = command.end()
     assert command.process.returncode == 130
     assert json.loads(out.splitlines()[-1])["type"] == "pauseSeries"
-    assert "paused after 1 iteration, the best is 1 with 1: interrupted; continue with: perstack resume it" in err
+    paused = "paused after 1 iteration, the best is iteration 1 with 1: interrupted; continue with: perstack resume it"
+    assert paused in err
     wait_until(lambda: not alive(evaluator), "the evaluator to end")
     summary = list_series(terminal)
     assert (summary["status"], summary["pauseReason"], summary["message"]) == ("paused", "checkpoint", "interrupted")

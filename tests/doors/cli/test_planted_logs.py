@@ -115,7 +115,7 @@ def test_an_agreement_names_what_was_planted_and_lets_it_act(planted: Terminal) 
     assert planted.call("trust", "--state").code == 2
     assert planted.call(*LIMITED).code == 2
     assert planted.call("trust", "--state", "--yes").code == 0
-    assert "trusted already" in planted.call("trust", "--state").err
+    assert "already trusted" in planted.call("trust", "--state").err
     assert ASK not in planted.call(*LIMITED).err
     assert planted.call("run", "solo", "again", "--continue-job", "mine").code == 0
 

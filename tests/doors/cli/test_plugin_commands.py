@@ -116,12 +116,12 @@ def test_a_command_may_have_a_group_of_its_own_and_an_unknown_neighbour(terminal
         ("def perstack_commands():\n    return 7", "TypeError"),
         ("def perstack_commands():\n    return ['hello']", "perstack_commands returns str, not PluginCommand"),
         (command("'jobs', 'Inspect', 'List.', 'a:b'"), "perstack has its own command jobs"),
-        (command("'mcp', 'Serve', 'Serve.', 'a:b'"), "has a command mcp already"),
+        (command("'mcp', 'Serve', 'Serve.', 'a:b'"), "already has a command mcp"),
         (command("'Say Hello', 'Inspect', 'Say.', 'a:b'"), "'Say Hello' is not a command name"),
         (command("'say', 'Inspect', 'Say.', 'a.b'"), "'a.b' of say is not `package.module:attribute`"),
         (command("'say', None, 'Say.', 'a:b'"), "empty or of a wrong type"),
         (command("'say', 'Inspect', 'Say.', 'a:b', 'perstack say'"), "empty or of a wrong type"),
-        (f"PLUGIN_API = 99\n{HELLO}", "it is written for plugin API 99, and the host has 1"),
+        (f"PLUGIN_API = 99\n{HELLO}", "it is written for plugin API 99, but the host has 1"),
     ],
 )
 def test_a_plugin_at_fault_is_named_once_and_all_else_works(
@@ -168,7 +168,7 @@ def test_modules_named_in_the_environment_that_do_not_exist_harm_no_list(termina
     result = terminal.run("--help")
     assert (result.code, len(result.err.splitlines())) == (0, 1)
     assert "module no_such_module of PERSTACK_PLUGINS" in result.err
-    assert result.err.endswith("; correct the module, or take its name out\n")
+    assert result.err.endswith("; correct the module, or remove its name from PERSTACK_PLUGINS\n")
 
 
 IMPORTED = """

@@ -224,7 +224,7 @@ def test_a_terminal_is_asked_in_place(cloned: Terminal) -> None:
     seen = cloned.look("cancel", "limited", "--final", columns=300, types="y\n")
     assert f"echo > {cloned.env['OWNED']}" in seen
     assert "Agree to all of this?" in seen
-    assert "closed for good" in cloned.call("cancel", "limited", "--final").out
+    assert "closed permanently" in cloned.call("cancel", "limited", "--final").out
 
 
 @pytest.mark.parametrize("named", ["{0}", "{0}/perstack.toml", "{0}/perstack"])

@@ -156,7 +156,7 @@ def test_what_was_agreed_to_is_kept_outside_of_the_folder_for_the_user_alone(ter
     assert json.loads(text)["folder"] == str(terminal.workspace)
     for value in ("s3cret", "--utc", "pytest -q"):
         assert value not in text
-    assert "trusted already" in terminal.call("trust").err
+    assert "already trusted" in terminal.call("trust").err
 
 
 def test_changes_since_are_marked_and_the_earlier_declaration_stays_agreed_to(terminal: Terminal) -> None:
@@ -166,7 +166,7 @@ def test_changes_since_are_marked_and_the_earlier_declaration_stays_agreed_to(te
     (marked,) = [line for line in terminal.call("trust", "--show").lines if line[0] == "+"]
     assert '"--local"' in marked
     terminal.project(TOML, solo=[reply("ok")])
-    assert "trusted already" in terminal.call("trust").err
+    assert "already trusted" in terminal.call("trust").err
     terminal.call("trust", "--revoke")
     assert records(terminal) == []
     assert "nothing was agreed to here" in terminal.call("trust", "--revoke").err
@@ -206,7 +206,7 @@ def test_a_record_that_does_not_read_is_no_agreement(terminal: Terminal) -> None
     record.write_text('{"folder": 1')
     assert all(line.startswith("+") for line in terminal.call("trust", "--show").lines[1:])
     assert terminal.call("trust", "--yes").code == 0
-    assert "trusted already" in terminal.call("trust").err
+    assert "already trusted" in terminal.call("trust").err
 
 
 def test_a_definition_cannot_write_on_the_terminal_that_asks(terminal: Terminal) -> None:

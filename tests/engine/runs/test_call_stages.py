@@ -9,13 +9,13 @@ from hosts import Bench, Seen, results, wait_for
 from perstack.config.grants import ProjectGrants
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.runs.call_stages import Judge, StagedCall, Verdict, after_stage, with_verdict
+from perstack.core.runs.call_stages import Judge, StagedCall, StageVerdict, after_stage, with_verdict
 from perstack.core.runs.state import Run
 from perstack.engine.runs import call_stages
 from perstack.testing.scripted import text, turn
 
-HELD = Verdict("ask", "held back")
-BARRED = Verdict("deny", "barred")
+HELD = StageVerdict("ask", "held back")
+BARRED = StageVerdict("deny", "barred")
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def bench(tmp_path) -> Bench:
     return Bench(tmp_path, "file:perstack")
 
 
-def with_stage(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, *names: str) -> None:
+def with_stage(monkeypatch: pytest.MonkeyPatch, verdict: StageVerdict, *names: str) -> None:
     """Add a stage that has this verdict on calls of these tools."""
 
-    def judge(run: Run, call: StagedCall) -> Verdict | None:
+    def judge(run: Run, call: StagedCall) -> StageVerdict | None:
         return verdict if call.part.tool_name in names else None
 
     added: Judge = judge
@@ -121,7 +121,7 @@ APPROVED = PLAIN.model_copy(update={"approved_by": "job-1-4", "rule": "exec"})
 
 @pytest.mark.parametrize("before", [PLAIN, APPROVED, ASKED])
 @pytest.mark.parametrize("verdict", [None, HELD, BARRED])
-def test_a_verdict_only_gets_stricter(before: DecidedCall, verdict: Verdict | None) -> None:
+def test_a_verdict_only_gets_stricter(before: DecidedCall, verdict: StageVerdict | None) -> None:
     after = after_stage("guard", before, with_verdict(before, verdict))
     assert after.strictness >= before.strictness
     assert after.decider == (before.decider if verdict is None else "guard")

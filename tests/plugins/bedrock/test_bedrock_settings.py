@@ -70,7 +70,11 @@ def test_another_address_is_taken_from_the_settings_then_from_the_environment() 
         ({"baseUrl": "https://gate.example"}, PAIR, "AWS_REGION"),
         ({"region": "eu-west-1"}, {}, "AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         ({"region": "eu-west-1"}, {"AWS_BEARER_TOKEN_BEDROCK": " "}, "AWS_BEARER_TOKEN_BEDROCK"),
-        ({"region": "eu-west-1"}, {"AWS_ACCESS_KEY_ID": "a"}, "set AWS_SECRET_ACCESS_KEY beside AWS_ACCESS_KEY_ID"),
+        (
+            {"region": "eu-west-1"},
+            {"AWS_ACCESS_KEY_ID": "a"},
+            "has only half of the key pair: also set AWS_SECRET_ACCESS_KEY",
+        ),
     ],
 )
 def test_what_is_missing_is_named(setting: dict[str, Any], env: dict[str, str], named: str) -> None:

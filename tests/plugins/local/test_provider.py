@@ -101,7 +101,7 @@ def test_what_a_request_asks_for_comes_before_the_settings_but_no_more_tokens_th
 
 
 def test_a_model_that_is_not_embedded_is_refused_with_what_to_say_instead() -> None:
-    with pytest.raises(ProviderError, match=f"has no model 'gpt-9': say model = '{MODEL}'"):
+    with pytest.raises(ProviderError, match=f"has no model 'gpt-9': set model = '{MODEL}'"):
         _generate(OneReply(), _request("gpt-9"), [])
 
 

@@ -195,7 +195,7 @@ def test_a_prompt_that_is_too_long_names_the_setting_to_raise() -> None:
 
 
 def test_a_stream_that_breaks_off_is_no_reply_and_may_be_tried_again() -> None:
-    with pytest.raises(ProviderError, match="broke off") as caught:
+    with pytest.raises(ProviderError, match="reply ended early") as caught:
         chat(FakeServer(says(delta("half"))))
     assert caught.value.is_retryable
 

@@ -93,7 +93,7 @@ def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal
             assert (await call_texts(editor))[0] == "fresh"
             assert len(editor.shown) == 1
         ran.unlink()  # its command names it: as a file it would have to be agreed to
-        assert "trusted already" in terminal.run("trust").err
+        assert "already trusted" in terminal.run("trust").err
 
     wait_for(work(), 60)
 

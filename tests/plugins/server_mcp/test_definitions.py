@@ -164,7 +164,7 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
             else:
                 other.write_text(LATE_EXPERT)
             assert "late" in await names(editor)
-            assert "last good" not in texts(await editor.call("solo", query="go"))[-1]
+            assert "the last valid one is used" not in texts(await editor.call("solo", query="go"))[-1]
 
     wait_for(work(), 60)
 

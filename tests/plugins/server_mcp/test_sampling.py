@@ -152,7 +152,7 @@ def test_without_sampling_the_error_says_what_is_missing(terminal: Terminal) -> 
         raise AssertionError(params)
 
     assert "the client offers no sampling: choose another provider" in ask(terminal, None)["error"]
-    assert "takes no tools" in ask(terminal, never, capability=SamplingCapability())["error"]
+    assert "does not take tools" in ask(terminal, never, capability=SamplingCapability())["error"]
     assert "a revision without sampling" in ask(terminal, never, era="auto")["error"]
 
 

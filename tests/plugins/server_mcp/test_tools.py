@@ -207,7 +207,7 @@ def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, e
                 pass
             closed = await editor.call("cancel_job", job=begun["id"], final=True)
             assert structure(closed)["lifecycle"] == "failed"
-            assert "closed for good" in structure(closed)["next"]
+            assert "closed permanently" in structure(closed)["next"]
             result = await editor.call("resume_job", job=begun["id"])
             assert result.is_error
             assert "was closed for good by" in texts(result)[0]

@@ -109,7 +109,7 @@ def test_a_branch_is_left_by_escape_and_enter_alone_begins_none(bench: Bench) ->
             await screen.looks_into("inn")
             await screen.sees("Step 1 (")
             await screen.press("b")
-            await screen.sees("a new query, in a branch, from inn-1-")
+            await screen.sees("a new query, in a branch from inn-1-")
             await screen.sees_no("guest asks")
             await screen.press("enter")
             await screen.sees("a new query, in a branch")

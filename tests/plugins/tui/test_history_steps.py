@@ -50,9 +50,9 @@ def test_at_a_delegates_checkpoint_no_branch_is_offered_and_b_says_why(bench: Be
             await screen.sees_no("b branches")
             for key in ("b", "f"):
                 await screen.press(key)
-                await screen.sees("A delegate's checkpoint")
+                await screen.sees("A branch cannot start at a delegate's")
                 screen.app.clear_notifications()
-                await screen.sees_no("A delegate's checkpoint")
+                await screen.sees_no("A branch cannot start at a delegate's")
             await screen.press("k")
             shown = await screen.sees("Command lines", "perstack log --checkpoint team-2-")
             assert "--resume-from" not in shown

@@ -140,7 +140,7 @@ def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
         win.press("BTab", "Home")
         win.sees("❯ Step 1 (")
         win.press("b")
-        win.sees("a new query, in a branch, from ", "✓ completed")
+        win.sees("a new query, in a branch from ", "✓ completed")
         win.type("Again")
         win.sees("❯ Again", "continues from checkpoint", "completed 3 steps")
         win.press("F2")
@@ -282,7 +282,7 @@ def test_an_answer_is_left_to_workers_where_a_dispatcher_is_named_and_driven_her
         win.type(f"{START} --job tea --dispatcher memory:engine")
         win.sees("guest asks: Tea or coffee?")
         win.type("Tea")
-        win.sees("… waits for a worker", "Esc stops looking")
+        win.sees("… waits for a worker", "Esc stops watching")
         win.press("C-q")
         win.sees("$ ")
         assert win.state() == before

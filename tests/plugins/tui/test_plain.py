@@ -208,11 +208,11 @@ def test_past_jobs_are_listed_found_opened_and_branched(bench: Bench) -> None:
             await one.types("/checkpoints", "1. Step 1 (tea-1-", "asks Which?", "3. Step 2 (tea-1-")
             await one.types("/branch 9", "where?")
             await one.types("/again 3", "there was no question to you there")
-            await one.types("/branch 3", "> a new query, in a branch, from tea-1-")
+            await one.types("/branch 3", "> a new query, in a branch from tea-1-")
             assert one.program.interrupt()
             await one.sees("left the branch", "> a follow-up")
             await one.types(
-                "/again 1", "> another answer, in a branch, from tea-1-", "guest asks: Which?", "  2. Coffee"
+                "/again 1", "> another answer, in a branch from tea-1-", "guest asks: Which?", "  2. Coffee"
             )
             await one.types("2", "result: askUser: Coffee", "completed")
             await one.types("/open nosuch", "error: ")

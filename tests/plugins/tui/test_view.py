@@ -276,7 +276,7 @@ def test_what_was_typed_before_comes_back_and_the_draft_is_kept() -> None:
     typed = InputHistory(["one"])
     typed.add("two")
     assert [typed.previous("draft"), typed.previous("two"), typed.previous("one")] == ["two", "one", None]
-    assert [typed.next(), typed.next(), typed.next()] == ["two", "draft", None]
+    assert [typed.next_text(), typed.next_text(), typed.next_text()] == ["two", "draft", None]
 
 
 def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_an_answer_leaves_the_job_to_a_worker_and_its_tab_follows_it(bench: Benc
         host, of_worker = with_workers(bench, engine)
         job = await host.submit("guest", "Serve", job_id="tea")
         async with run_app(host, job_id=job.id) as screen:
-            await screen.sees("❯ Serve", "queued", "for a worker", "… waits for a worker", "Esc stops looking")
+            await screen.sees("❯ Serve", "queued", "for a worker", "… waits for a worker", "Esc stops watching")
             async with engine.at_work(of_worker):
                 await screen.sees("guest asks: Tea?", "2. No", "? waits for you")
                 await screen.type("2")
@@ -51,14 +51,14 @@ def test_without_a_worker_it_waits_escape_stops_looking_and_enter_follows_it_aga
             await screen.sees("guest asks: Tea?")
             await screen.type("1")
             await screen.press("enter")
-            await screen.sees("… waits for a worker", "waits for a worker; Esc stops looking")
+            await screen.sees("… waits for a worker", "waits for a worker; Esc stops watching")
             await screen.press("escape")
             await screen.sees("… waits for a worker", "waits for a worker; Enter follows it")
             await screen.type("More")
             await screen.press("enter")
             await screen.sees("│ More")
             await screen.press(*["backspace"] * 4, "enter")
-            await screen.sees("waits for a worker; Esc stops looking")
+            await screen.sees("waits for a worker; Esc stops watching")
             async with engine.at_work(of_worker):
                 await screen.sees("Served.", "✓ completed")
 
@@ -114,12 +114,12 @@ def test_a_tab_says_where_the_job_is_though_a_delegate_of_it_waits_for_a_worker(
             await host.submit("boss", "Go", job_id="job")
             await until_driven(host, "job-2")
             async with run_app(host, job_id="job", size=(100, 30)) as screen:
-                seen = await screen.sees("helper#2", "helper#3", "another process drives it; Esc stops looking")
+                seen = await screen.sees("helper#2", "helper#3", "another process drives it; Esc stops watching")
                 assert "waits for a worker" not in seen
                 one.worker.leave()
                 async with asyncio.timeout(10):
                     await one.task
-                await screen.sees("waits for a worker; Esc stops looking", "… waits for a worker")
+                await screen.sees("waits for a worker; Esc stops watching", "… waits for a worker")
         assert {run.id: run.status for run in (await host.job("job")).runs} == dict.fromkeys(
             ("job-1", "job-2", "job-3"), "queued"
         )
@@ -137,11 +137,11 @@ def test_a_job_that_another_process_drives_is_left_and_followed_again(bench: Ben
                 while not (await host.jobs.list()).jobs:
                     await asyncio.sleep(0.01)  # a poll, bounded above
             screen.app.open_job("tea")
-            await screen.sees("another process drives it; Esc stops looking")
+            await screen.sees("another process drives it; Esc stops watching")
             await screen.press("escape")
             await screen.sees("another process drives it; Enter follows it", "◌ another process drives it")
             await screen.press("enter")
-            await screen.sees("another process drives it; Esc stops looking")
+            await screen.sees("another process drives it; Esc stops watching")
             driving.cancel()
             await screen.sees("stopped by interrupt", "Enter resumes")
 
@@ -155,7 +155,7 @@ def test_line_by_line_an_answer_is_queued_and_what_the_worker_does_comes_once(be
         await host.submit("guest", "Serve", job_id="tea")
         async with begin_person(host, job_id="tea") as one:
             await one.sees("query: Serve", "queued: for a worker")
-            await one.types("hello?", "not sent: waits for a worker; Ctrl-C stops looking", "waits for a worker")
+            await one.types("hello?", "not sent: waits for a worker; Ctrl-C stops watching", "waits for a worker")
             one.program.interrupt()
             await one.sees("no longer watched", "> waits for a worker; Enter follows it")
             await one.types("hello?", "not sent: waits for a worker; Enter follows it")

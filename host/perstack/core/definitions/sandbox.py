@@ -75,7 +75,7 @@ def _wrong_address(host: str) -> str | None:
         is_public_host = is_public(host)
     except ValueError:
         return f"is neither a domain nor an address: {host}"
-    return None if is_public_host else f"is no public address, and for this machine write `localhost:PORT`: {host}"
+    return None if is_public_host else f"is not a public address, and for this machine write `localhost:PORT`: {host}"
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:

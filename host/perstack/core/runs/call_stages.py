@@ -44,7 +44,7 @@ class StagedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StageVerdict:
     """What a stage says about a call that it does not just let pass."""
 
     decision: Literal["ask", "deny"]
@@ -52,12 +52,12 @@ class Verdict:
     problem: str = ""  # for the model, about a denied call; empty: it reads which rule denies the call
 
 
-Judge = Callable[[Run, StagedCall], Verdict | None]
+Judge = Callable[[Run, StagedCall], StageVerdict | None]
 """Returns the verdict of a stage on a call; None to let it pass. Pure: a replay calls it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedCall:
+class LoggedCall:
     """A decided call of a log, and what a replay knows about it."""
 
     run: Run  # before the decision
@@ -76,7 +76,7 @@ class RecordedCall:
         return Difference(f"call {self.decided.id} of {self.decided.tool_name} is recorded as {words}", doubt)
 
 
-def with_verdict(decided: DecidedCall, verdict: Verdict | None) -> DecidedCall:
+def with_verdict(decided: DecidedCall, verdict: StageVerdict | None) -> DecidedCall:
     """Return a call with the verdict of a stage."""
     if verdict is None:
         return decided
@@ -105,7 +105,7 @@ _UNKNOWN_ARGUMENTS = "of a plugin that is not there now, or does not say what it
 _UNREADABLE_RULES = "under rules that this version cannot read"
 
 
-def catalogue_difference(recorded: RecordedCall) -> Difference | None:
+def catalogue_difference(recorded: LoggedCall) -> Difference | None:
     """Return a refusal of a tool as unknown that the model was offered."""
     if recorded.decided.decider != CATALOGUE_STAGE:
         return None  # a tool that the model was not offered may be one that it can search for
@@ -118,7 +118,7 @@ def catalogue_difference(recorded: RecordedCall) -> Difference | None:
     return recorded.differs(f"{words}, and the model was offered it", doubt)
 
 
-def arguments_difference(recorded: RecordedCall) -> Difference | None:
+def arguments_difference(recorded: LoggedCall) -> Difference | None:
     """Return a refusal of right arguments, or a decision on wrong ones."""
     is_refused = recorded.decided.decider == ARGUMENTS_STAGE
     schema = None if recorded.schemas is None else recorded.schemas.get(recorded.part.tool_name)
@@ -138,7 +138,7 @@ def arguments_difference(recorded: RecordedCall) -> Difference | None:
     return recorded.differs(words, _OTHER_TOOLS if recorded.is_resumed and not recorded.is_host_tool else "")
 
 
-def rules_difference(recorded: RecordedCall) -> Difference | None:
+def rules_difference(recorded: LoggedCall) -> Difference | None:
     """Return a decision that the recorded rules do not make."""
     from perstack.core.permissions.call_rulings import difference_of  # few Runs are replayed
 
@@ -155,10 +155,10 @@ def rules_difference(recorded: RecordedCall) -> Difference | None:
         return recorded.differs("decided by rules", _UNREADABLE_RULES)
 
 
-def difference_by(stage: str, judge: Judge) -> Callable[[RecordedCall], Difference | None]:
+def difference_by(stage: str, judge: Judge) -> Callable[[LoggedCall], Difference | None]:
     """Return the function that a replay repeats a pure stage with."""
 
-    def difference(recorded: RecordedCall) -> Difference | None:
+    def difference(recorded: LoggedCall) -> Difference | None:
         decided = recorded.decided
         verdict = judge(recorded.run, StagedCall(recorded.part, without_verdict(decided)))
         again = with_verdict(without_verdict(decided), verdict).strictness
@@ -174,6 +174,6 @@ def difference_by(stage: str, judge: Judge) -> Callable[[RecordedCall], Differen
     return difference
 
 
-def _verdict(recorded: RecordedCall) -> str:
+def _verdict(recorded: LoggedCall) -> str:
     decider = f" by the stage {recorded.decided.decider!r}" if recorded.decided.decider else ""
     return f"{STRICTNESS_WORDS[recorded.decided.strictness]}{decider}"

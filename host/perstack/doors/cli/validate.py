@@ -175,7 +175,7 @@ def validate_command(
     """Check perstack.toml, and the files it includes, without running anything.
 
     Reports every problem with file, line and key. Exit status 0 if the file can be used, 2 if not; with --tools, 1 if
-    an Expert cannot start because a skill lacks a variable or plugin.
+    an Expert cannot start because a skill needs a variable or plugin that is missing.
     """
     if json_schema:
         write_bytes(SHIPPED_SCHEMA.read_bytes())

@@ -70,19 +70,19 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
         return [
             (
                 f"{'error' if part.is_error else 'result'} of {part.tool_name} {part.tool_call_id}",
-                _joined(part.contents),
+                _joined_text(part.contents),
             )
             for part in message.contents
         ]
     if isinstance(message, ExpertMessage):
         return _reply(message)
-    text = _joined(message.contents)
+    text = _joined_text(message.contents)
     if isinstance(message, InstructionMessage):
         return [("instruction", text)]
     return [("instead of older messages" if text.startswith(COMPACTED_MARK) else "query", text)]
 
 
-def _joined(contents: Iterable[ResultContent]) -> str:
+def _joined_text(contents: Iterable[ResultContent]) -> str:
     """Return the parts of one message with an empty line between them: for a model they are separate."""
     return "\n\n".join(text_of((part,)).strip("\n") for part in contents)
 

@@ -20,7 +20,7 @@ from perstack.core.messages.messages import ToolCallPart
 from perstack.core.permissions.policy_calls import Difference
 from perstack.core.runs.call_stages import (
     Judge,
-    RecordedCall,
+    LoggedCall,
     StagedCall,
     after_stage,
     arguments_difference,
@@ -43,7 +43,7 @@ class CallStage:
     name: str
     decide: Callable[[RunDrive, Sequence[StagedCall]], Awaitable[Sequence[DecidedCall]]]
     """Returns the calls, none of which is refused yet, in their order; see `with_verdict`."""
-    difference: Callable[[RecordedCall], Difference | None]
+    difference: Callable[[LoggedCall], Difference | None]
     """Returns how a recorded decision contradicts this stage; not asked about calls that a stage before denied."""
 
 
@@ -120,7 +120,7 @@ async def decide_change(run_drive: RunDrive, call: Call) -> None:
     await session.flush()
 
 
-def decision_difference(recorded: RecordedCall) -> Difference | None:
+def decision_difference(recorded: LoggedCall) -> Difference | None:
     """Return how a recorded decision contradicts the stages: one that is certainly wrong if there is any."""
     decider = recorded.decided.decider
     doubtful: Difference | None = None
