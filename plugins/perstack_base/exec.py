@@ -155,7 +155,7 @@ def _refuse_name(text: str, *, change: bool) -> None:
     way = fold_case(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
     reason = protected_by_name(way, change=change)
     if reason is not None:
-        raise SkillError(f"{printable(text)} is {reason}, which is off limits to tools; ask a person to do it")
+        raise SkillError(f"{printable(text)} is {reason}, which is off limits to tools; ask a person to see to it")
 
 
 DEFAULT_TIMEOUT_MS = 60_000

@@ -80,7 +80,7 @@ def inodes(starts: Iterable[Path]) -> Iterator[int]:
 
 
 _EXPLANATIONS = {
-    errno.ENOENT: "does not exist; listDirectory shows the existing files",
+    errno.ENOENT: "does not exist; listDirectory shows what does",
     errno.ENOTDIR: "is not a directory, or a part of the path is not; listDirectory shows the directories",
     errno.EISDIR: "is a directory; name a file",
     errno.EEXIST: "already exists; use another path, or delete it first",

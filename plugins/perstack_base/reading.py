@@ -59,7 +59,7 @@ def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
 def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
     if path.checked_status is None:
-        raise SkillError(f"{path.shown} does not exist; listDirectory shows the existing files")
+        raise SkillError(f"{path.shown} does not exist; listDirectory shows what does")
     _refuse_special(path, path.checked_status)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(path.name, flags | safe, dir_fd=path.directory)

@@ -287,7 +287,7 @@ class OpenWorkspace:
                 if _is_covered(path, target.path, whole=whole) and not is_below(top, (target.path,)):
                     place = f"{self.display_path(parts)} is, or holds, {printable(target.path)}"
                     reason = "which git's configuration names and which is off limits to tools"
-                    raise SkillError(f"{place}, {reason}; ask a person to do it")
+                    raise SkillError(f"{place}, {reason}; ask a person to see to it")
 
     def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
         """Raise SkillError for a path to the state or a protected file; with `change` also for a readable one."""
@@ -302,7 +302,7 @@ class OpenWorkspace:
             return
         reason = protected_by_name((*self._outer_names, *way), change=change) or self._protection_problem(parts, way)
         if reason is not None:
-            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to do it")
+            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
         if change and is_at_or_below(way, self._folded_read_only):
             raise self.program_refusal(shown)
 

@@ -55,7 +55,7 @@ def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         source.refuse_removal()
         status = source.status()
         if status is None:
-            raise SkillError(f"{source.shown} does not exist; listDirectory shows the existing files")
+            raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
         with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
             if stat.S_ISDIR(status.st_mode):
                 check_tree(source, destination)

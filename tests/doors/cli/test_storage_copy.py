@@ -170,7 +170,7 @@ def test_an_edited_log_is_not_copied(stored_jobs: Terminal) -> None:
     path.write_bytes(path.read_bytes().replace(b"plan", b"PLAN", 1))
     result = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
     assert result.code == 1
-    assert "job first was left" in result.err
+    assert "job first was skipped" in result.err
     assert result.lines[-1] == "copied: 2, left: 1"
 
 

@@ -126,7 +126,7 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("pause", "t", "--reason", "scheduled_wait"), "--reason scheduled_wait needs --resume-at"),
         (("pause", "t", "--reason", "scheduled_wait", "--resume-at", "soon"), "--resume-at soon: give a moment"),
         (("complete", "t", "--result", '{"a":'), "--result is not JSON"),
-        (("list", "--older-than", "long"), "--older-than long: give a time"),
+        (("list", "--older-than", "long"), "--older-than long: give a duration such as 90s, 5m, 2h or 7d"),
         (("list", "--after", "nonsense"), "is not a place in the list"),
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
         (("pause", "t"), "--reason is missing: Why the task waits: human_approval, "),
@@ -212,7 +212,7 @@ def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: 
 def test_a_person_is_asked_before_tasks_are_deleted_in_bulk(terminal: Terminal, says: str, stay: list[str]) -> None:
     deletable(terminal)
     seen = terminal.look("task", "delete", "--status", "completed", types=f"{says}\n")
-    assert "Delete 2 tasks for good? [y/N]" in seen
+    assert "Delete 2 tasks permanently? [y/N]" in seen
     assert ("nothing was deleted" in seen) is ("done" in stay)
     assert ("answer yes or no" in seen) is ("maybe" in says)
     assert task_ids(terminal) == stay

@@ -200,9 +200,9 @@ def test_files_that_a_model_made_hostile_are_never_waited_for_or_followed(termin
     )
     (found_reasons,) = reasons(terminal)
     assert [reason.split(" ", 1) for reason in found_reasons][:3] == [
-        ["pipe", "is no file"],
+        ["pipe", "is not a file"],
         ["link", "leads out of the workspace"],
-        ["folder", "is no file"],
+        ["folder", "is not a file"],
     ]
     assert found_reasons[3].startswith("loop ")
     assert found_reasons[4] == "large is larger than 8 MiB"

@@ -111,9 +111,10 @@ def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Ter
         path.write_bytes(b"\n".join(lines) + b"\n")
     result = own_team.call("replay")
     assert result.code == 0
-    assert [line.split(":")[1] for line in result.lines[:2]] == [" team-1, 4 events", " team-2, 2 events"]
-    assert "the log has no digest of what the model was sent" in result.lines[0]
-    assert result.lines[2].endswith("among these, every decision and request matches the log")
+    assert result.lines[0] == "not checked: team-1, 1 event: of tools that the log does not describe"
+    assert [line.split(":")[1] for line in result.lines[1:3]] == [" team-1, 4 events", " team-2, 2 events"]
+    assert "the log has no digest of what the model was sent" in result.lines[1]
+    assert result.lines[3].endswith("among these, every decision and request matches the log")
     report = json.loads(own_team.call("replay", "--json").out)
     assert (report["ok"], report["complete"], report["checked"]["requests"]) == (True, False, 2)
 

@@ -126,7 +126,7 @@ def test_what_is_pasted_is_what_is_typed(bench: Bench, pasted: str, kept: str) -
 
 def test_a_text_that_is_too_long_to_show_is_refused_with_what_to_do(bench: Bench) -> None:
     async def person() -> None:
-        async with run_app(bench.host([text("Well.")], WRITER), expert="writer", notices=True) as screen:
+        async with run_app(bench.host([text("Well.")], WRITER), expert="writer", notices=True, size=(99, 24)) as screen:
             await screen.sees("what should writer do?")
             await screen.paste("x" * 100_001)
             await screen.sees("100,001 characters", "name it with @")

@@ -246,7 +246,7 @@ def test_calls_that_a_crash_left_open_are_shown_with_what_was_said_of_them() -> 
     call = UnsettledCall("k", "c", "job-1", "writer", "exec", '{"command": "ls"}')
     before = [text_of(line) for line in unsettled_lines([call], {}, 0, 70)]
     assert "❯ exec of writer" in before
-    assert "    the model is told that it was interrupted" in before
+    assert "    the model sees that it was interrupted" in before
     assert "    it was done" in [text_of(line) for line in unsettled_lines([call], {"k": "done"}, 0, 70)]
 
 
