@@ -19,7 +19,7 @@ from perstack_tui.widgets.lines import Bar
 from perstack_tui.widgets.tree import NodesView
 
 _MAX_QUERY_CHARS = 200  # maximum characters of the searched text
-_KEYS = "Enter next   Up previous   Esc closes"
+_KEYS = "Enter next   Up before   Esc closes"
 
 
 class FindBar(Horizontal):
