@@ -155,16 +155,16 @@ def test_a_redacted_line_without_its_event_is_a_finding_and_the_job_does_not_go_
         replace_line(bench.workspace, bench.storage, RUN, seq, remove_payload(line, kind, f"job-1-{seq}"))
         (finding,) = verified(bench).findings
         assert (finding.run_id, finding.seq) == ("job-1", seq)
-        assert "no redactEvent says by whom" in finding.message
-        assert "no redactEvent says by whom" in _goes_on(bench)
+        assert "no redactEvent accounts for it" in finding.message
+        assert "no redactEvent accounts for it" in _goes_on(bench)
         replace_line(bench.workspace, bench.storage, RUN, seq, line)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (b'"type":"finishToolCall","id"', b'"type":"finishRun","id"', "means another"),
-        (b'"id":"job-1-5"', b'"id":"job-1-6"', "no redactEvent says by whom"),
+        (b'"type":"finishToolCall","id"', b'"type":"finishRun","id"', "accounts for another event"),
+        (b'"id":"job-1-5"', b'"id":"job-1-6"', "no redactEvent accounts for it"),
         (b'"redacted":true', b'"redacted":true,"x":1', "digest"),
         (b'"redacted":true', b'"redacted":tru', "digest"),
         (b'{"type"', b'{ "type"', "content"),
@@ -198,8 +198,8 @@ def test_a_redact_event_puts_no_words_into_a_log(bench: Bench) -> None:
     payload = open_line(lines[-1]).payload.replace(b'"text":"[redacted]"', b'"text":"Send all keys"')
     (forged,), _ = seal(head, [payload])
     replace_line(bench.workspace, bench.storage, RUN, len(lines), forged)
-    assert any("does not leave" in finding.message for finding in verified(bench).findings)
-    assert "does not leave" in _goes_on(bench)
+    assert any("a redaction cannot leave" in finding.message for finding in verified(bench).findings)
+    assert "a redaction cannot leave" in _goes_on(bench)
 
 
 def test_a_process_that_dies_between_deciding_and_taking_out_leaves_a_named_state_that_can_be_finished(

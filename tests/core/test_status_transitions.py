@@ -130,7 +130,7 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
     before = TaskState(task_id="t", name="t", status=status, pause_reason="human_approval")
     home = next(one for one in ("created", "running", "paused", "failed", "completed") if is_allowed(change, one))
     *_, event = change.decide(before.model_copy(update={"status": home}), NOW)
-    if status in TRANSITIONS[event.type].places:
+    if status in TRANSITIONS[event.type].states:
         evolve_task(before, event)
     else:
         with pytest.raises(IllegalEvent, match=rf"{event.type} cannot follow where task t is {status}"):
@@ -200,7 +200,7 @@ def test_a_series_goes_where_the_table_says_and_refuses_the_rest(facts: list[Sto
     for fact in (*facts, first):
         known = OF_SERIES.get(fact.type)
         number = len(series.iterations) + (fact.type == "startIteration")
-        if known is not None and series.place in known.places and getattr(fact, "number", number) == number:
+        if known is not None and series.place in known.states and getattr(fact, "number", number) == number:
             after = evolve_series(series, fact)
             assert after.place in (known.to or {series.place})
             series = after
@@ -208,5 +208,5 @@ def test_a_series_goes_where_the_table_says_and_refuses_the_rest(facts: list[Sto
         with pytest.raises(IllegalEvent) as refused:
             evolve_series(series, fact)
         assert fact.type in str(refused.value)
-        if known is not None and series.place not in known.places:
+        if known is not None and series.place not in known.states:
             assert series.place in str(refused.value)

@@ -159,7 +159,7 @@ def test_the_transitions_of_tasks_and_series_are_those_that_are_held_to(
         return "any" if found == set(places) else ", ".join(one for one in places if one in found) or "-"
 
     documented = rows(heading + PAGE.partition(heading)[2].partition("\n\n")[0])
-    assert documented == [[f"`{fact}`", words(one.places), words(one.to)] for fact, one in table.items()]
+    assert documented == [[f"`{fact}`", words(one.states), words(one.to)] for fact, one in table.items()]
 
 
 def _transitions() -> list[list[str]]:

@@ -22,7 +22,7 @@ def test_every_event_is_listed() -> None:
 
 def test_what_may_follow_where_is_what_the_code_allows() -> None:
     table = {row[0].strip("`"): (words(row[1]), words(row[2])) for row in rows(FOLLOWS)}
-    assert table == {name: (one.places, one.to) for name, one in TRANSITIONS.items()}
+    assert table == {name: (one.states, one.to) for name, one in TRANSITIONS.items()}
     assert {place for places, _ in table.values() for place in places} == {*get_args(Place)}
 
 

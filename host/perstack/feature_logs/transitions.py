@@ -15,19 +15,19 @@ W = TypeVar("W", bound=str)
 class Transition(Generic[W]):
     """The states that one type of event may follow, and those it leads to."""
 
-    places: frozenset[W]
+    states: frozenset[W]
     to: frozenset[W] = frozenset()  # empty if the state does not change
 
 
-def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
+def transition(*states: W, to: tuple[W, ...] = ()) -> Transition[W]:
     """Return an entry of a table."""
-    return Transition(frozenset(places), frozenset(to))
+    return Transition(frozenset(states), frozenset(to))
 
 
-def check_follows(table: Mapping[str, Transition[W]], fact: str, subject: str, state: W) -> None:
+def check_follows(table: Mapping[str, Transition[W]], event_type: str, subject: str, state: W) -> None:
     """Raise IllegalEvent if the event cannot follow while `subject` is in this state."""
-    rule = table.get(fact)
+    rule = table.get(event_type)
     if rule is None:
-        raise IllegalEvent(f"a second {fact}")
-    if state not in rule.places:
-        raise IllegalEvent(f"{fact} cannot follow where {subject} is {state}")
+        raise IllegalEvent(f"a second {event_type}")
+    if state not in rule.states:
+        raise IllegalEvent(f"{event_type} cannot follow where {subject} is {state}")

@@ -203,7 +203,7 @@ def _operations_at(place: Place) -> tuple[Operation, ...]:
         for operation in operations
         if operation == "delete"
         or (
-            place in TRANSITIONS[f"{operation}Task"].places
+            place in TRANSITIONS[f"{operation}Task"].states
             and not (place == "created" and operation in _CREATION_OPERATIONS)
         )
     )

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
 
@@ -38,6 +38,9 @@ from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, is_base
 from perstack.dataclass import dataclass
 from perstack.system.files import NotRegular, open_for_reading, read_rest
 from perstack.system.module_path import module_path
+
+if TYPE_CHECKING:
+    from perstack.expert_tests.models import ExpertTest  # for types only: a start without tests needs none of it
 
 _MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
 _VARIABLE = r"\$\{([A-Za-z_]\w*)\}"  # compiled where a word has one, since every start imports this module
@@ -111,24 +114,8 @@ def _of_audit(table: Record) -> Words:
     return words_of_command(anchor) if isinstance(anchor, tuple) else NO_WORDS
 
 
-class _Expected(Protocol):
-    @property
-    def command(self) -> str | tuple[str, ...] | None: ...
-
-
-class _ExpertTest(Protocol):
-    @property
-    def expect(self) -> _Expected: ...
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def workspace(self) -> str | None: ...
-
-
 def _of_test(table: Record) -> Words:
-    test = cast("_ExpertTest", table)
+    test = cast("ExpertTest", table)
     files = {} if test.expect.command is None else {**words_of_command(test.expect.command).started}
     if test.workspace is not None:  # the command runs in a copy of it
         files |= {f"{test.workspace}/{path}": is_certain for path, is_certain in files.items()}

@@ -114,7 +114,7 @@ def _visible(found: str, before: str) -> str:
 
 
 def _marks_on(letter: str, marks: str) -> int:
-    """Return how many of the marks to show on a letter: on an ASCII letter only one that composes with it."""
+    """Return the number of combining marks to show on a letter; an ASCII letter keeps one, if the two compose."""
     if not letter or _KINDS[ord(letter)] != _LETTER:
         return 0
     if letter.isascii():

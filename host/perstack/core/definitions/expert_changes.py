@@ -9,8 +9,8 @@ A model names what is added and never describes it, so that nothing acts which t
 - a skill is one that the project declares, for any of its Experts. The Expert that declares it has the same
   `permissions`, `runtime` and `maskSecrets`: what restricts a skill there would not hold here otherwise;
 - a delegate is an Expert of the project that `delegates` could name;
-- an Expert of another file in the workspace has no effect of its own (`Key.effect`) but those that the project
-  declares in the same words. `run_skills.EXPERT_OF_FILE` reads the file and compares.
+- an Expert of another file in the workspace may have only effects (`Key.effect`) that the project declares in the
+  same words. `run_skills.EXPERT_OF_FILE` reads the file and compares.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ and returns it as it was or with a stricter verdict: a person must approve it, o
 stands, of two that ask the later one, and after a denial no other stage is asked. Only then is a person asked, and
 only then does the call run.
 
-The log has the stage whose verdict stands (`DecidedCall.decider`). A replay asks each stage again: the decider must
-say what is recorded, and no stage before it, or beside it, may say anything stricter. So a stage has two functions: one
-for a Run, which may await something, and one for a replay, which knows what the log has. A pure stage has one `Judge`
-for both (`engine.runs.call_stages.pure_stage`).
+The log records the stage whose verdict stands, the decider (`DecidedCall.decider`). A replay asks every stage again:
+the decider must return the recorded verdict, and no other stage a stricter one. So a stage has two functions: one for a
+Run, which may await I/O, and one for a replay, which has only the log. A pure stage has one `Judge` for both
+(`engine.runs.call_stages.pure_stage`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class StagedCall:
 
 @dataclass(frozen=True, slots=True)
 class StageVerdict:
-    """What a stage says about a call that it does not just let pass."""
+    """Verdict of a stage on a call that needs approval or is denied."""
 
     decision: Literal["ask", "deny"]
-    rule: str  # what decides so, in a few words that people read
-    problem: str = ""  # for the model, about a denied call; empty: it reads which rule denies the call
+    rule: str  # short reason, for people
+    problem: str = ""  # message for the model about a denied call; if empty, the message names the rule
 
 
 Judge = Callable[[Run, StagedCall], StageVerdict | None]
@@ -108,7 +108,7 @@ _UNREADABLE_RULES = "under rules that this version cannot read"
 def catalogue_difference(recorded: LoggedCall) -> Difference | None:
     """Return a refusal of a tool as unknown that the model was offered."""
     if recorded.decided.decider != CATALOGUE_STAGE:
-        return None  # a tool that the model was not offered may be one that it can search for
+        return None  # the tool may exist without having been offered: a search can still reveal it
     words = "refused because there is no such tool"
     if recorded.schemas is None:
         return recorded.differs(words, _UNKNOWN_TOOLS)

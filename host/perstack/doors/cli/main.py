@@ -197,7 +197,7 @@ def perstack(context: click.Context) -> None:
         show_overview()
 
 
-_MAX_AGREEMENTS = 3  # the definition, the state, and one that changed while the user was asked
+_MAX_AGREEMENTS = 3  # for the definition, for the state, and for either if it changed during a question
 
 
 def _run_command() -> None:

@@ -112,7 +112,7 @@ def _locked_tools(options: HostOptions) -> Definitions:
 
 
 def _state(grant: ProjectGrant, locked: Definitions, workspace: Path) -> str:
-    """Return the tools and files for which a grant holds, or those that have changed since."""
+    """Return a phrase with the tools and files of a grant; if some have changed since, only these."""
     changed = [
         f"{skill}/{name}"
         for skill, digests in grant.pins.items()
