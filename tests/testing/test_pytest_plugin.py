@@ -65,7 +65,7 @@ def test_async(perstack_host):
         bench = perstack_host(ASK)
         ran = await bench.arun("guest", "q")
         async with bench.host() as host:
-            assert (await host.job(ran.job.id)).question == "Tea?"
+            assert (await host.job(ran.summary.id)).question == "Tea?"
 
     asyncio.run(main())
 """
