@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from perstack.config.check import SEPARATE_TABLES, read_table
 from perstack.config.project_place import folder_contains
-from perstack.config.source import NotRead, Reporter, Source, parse_toml
 from perstack.core.base.records import Record
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
@@ -25,6 +23,8 @@ from perstack.errors import DefinitionError, NotAgreed, Problem, SkillError, Usa
 from perstack.ports.parts import Parts
 from perstack.toml_reader.definition_file import SCHEDULES, DefinitionFile, LoadedProject
 from perstack.toml_reader.experts import AGENT_SKILLS, Draft
+from perstack.toml_reader.source import NotRead, Reporter, Source, parse_toml
+from perstack.toml_reader.tables import SEPARATE_TABLES, read_table
 
 if TYPE_CHECKING:
     from perstack.engine.context.host_setup import HostSetup

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal import Terminal
 
-from perstack.config.source import TooMuch, matches
+from perstack.config.file_patterns import TooMuch, matches
 from perstack.definition_files import load_project
 from perstack.errors import DefinitionError, UsageError
 from perstack.lockfile.lock import read_lock
@@ -100,7 +100,7 @@ def test_an_include_that_goes_on_for_ever_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_an_include_of_everything_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.config.source.MAX_EXAMINED_NAMES", 100)
+    monkeypatch.setattr("perstack.config.file_patterns.MAX_EXAMINED_NAMES", 100)
     for number in range(200):
         (tmp_path / f"{number}.txt").touch()
     path = tmp_path / "perstack.toml"
@@ -112,7 +112,7 @@ def test_an_include_of_everything_ends(tmp_path: Path, monkeypatch: pytest.Monke
 def test_folders_that_are_linked_into_themselves_are_not_followed_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack.config.source.MAX_EXAMINED_NAMES", 20_000)
+    monkeypatch.setattr("perstack.config.file_patterns.MAX_EXAMINED_NAMES", 20_000)
     for name in "abc":
         (tmp_path / name).symlink_to(".")
     with pytest.raises(TooMuch):

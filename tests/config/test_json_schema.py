@@ -17,7 +17,7 @@ from definition_schema import definition_schema
 from pages import ROOT
 from terminal import Terminal
 
-from perstack.config.project_place import templates
+from perstack.doors.cli.first_run.templates import templates
 
 SCHEMA = definition_schema()
 CHECK = jsonschema.Draft7Validator(SCHEMA)

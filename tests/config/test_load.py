@@ -239,7 +239,7 @@ def test_a_good_file_pays_for_no_line_numbers_and_no_suggestions(write):
     code = (
         "import sys, pathlib; before = set(sys.modules);"  # from 3.13 on pathlib itself imports glob
         "import perstack.definition_files as c; c.load_project(pathlib.Path(sys.argv[1]));"
-        "heavy = {'perstack.config.toml_lines', 'difflib', 'glob', 'dotenv'};"
+        "heavy = {'perstack.toml_reader.key_lines', 'difflib', 'glob', 'dotenv'};"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )
     paths = os.pathsep.join(one for one in sys.path if one)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.toml_lines import KeyLines
+from perstack.toml_reader.key_lines import KeyLines
 
 
 @pytest.mark.parametrize(

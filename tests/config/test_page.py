@@ -13,7 +13,6 @@ from typing import get_args, get_origin
 import pytest
 from pages import keep_part
 
-from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.core.definitions.experts import (
     Expert,
     FileSearchOptions,
@@ -41,6 +40,7 @@ from perstack.definition_files import load_project
 from perstack.doors.shared.text import describe_problems
 from perstack.errors import DefinitionError
 from perstack.expert_tests.models import Expected, ExpertTest
+from perstack.toml_reader.tables import IGNORED, READ_SEPARATELY, keys_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import cast, get_args
 
-from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
 from perstack.core.base.records import JsonObject, Record
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import InText
 from perstack.core.definitions.project import Project
+from perstack.toml_reader.tables import IGNORED, READ_SEPARATELY, keys_of
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _REF = "#/definitions/"

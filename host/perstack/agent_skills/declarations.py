@@ -9,12 +9,13 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name
+from perstack.config.file_patterns import TooMuch, matches
 from perstack.config.project_place import folder_contains
-from perstack.config.source import Reporter, TooMuch, matches
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.skills import AgentSkill, AnySkill, wrong_skill_name
 from perstack.toml_reader.skills import resolve_from
+from perstack.toml_reader.source import Reporter
 
 
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Expert, list[tuple[Path, str]]]:

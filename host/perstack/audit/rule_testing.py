@@ -8,10 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from perstack.config.check import suggestion
 from perstack.config.resolved_settings import chain_of
-from perstack.config.source import Reporter
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.exec_grant import UNGRANTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
@@ -31,6 +30,7 @@ from perstack.ports.storage import Page, RunRef, Storage
 from perstack.recordings.past_calls import PastCall, PastRun, past_run
 from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
 from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.source import Reporter
 
 _JOBS_PER_PAGE = 200
 _JOBS_PER_BATCH = 20  # Jobs that are held in memory and judged in one call of a thread

@@ -1,1 +1,1 @@
-"""Definition files: find, read and check perstack.toml, and resolve the settings of a Run."""
+"""Where a project is, which grants its person gave, and the settings of a Run that its definition resolves to."""

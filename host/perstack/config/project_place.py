@@ -1,11 +1,10 @@
-"""Location of a project: its definition file, its state, the workspace, and templates for new projects."""
+"""Location of a project: its definition file, its state and the workspace, and whose they are."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from perstack.core.definitions.project import Project
@@ -192,49 +191,4 @@ def check_workspace(project: Project, workspace: Path) -> None:
 
 # Templates of new projects: folders of files, in each a perstack.toml with a placeholder for the model.
 
-DEFINITION = "perstack.toml"
-SCHEMA = ".perstack.schema.json"  # schema file for editors, next to perstack.toml; hidden, because only editors read it
-_TEMPLATES_FOLDER = Path(__file__).with_name("starters")
 SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
-_COMMAND_PREFIX = "# Try it:"
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Template of a new project."""
-
-    name: str
-    about: str
-    command: str
-    files: Mapping[str, str]  # contents by path, relative to the project's folder
-
-    def filled(self, model: str) -> Mapping[str, str]:
-        """Return the files with lines about the model, and the schema that perstack.toml's first line names."""
-        definition = self.files[DEFINITION].replace("{model}", model, 1)
-        schema = SHIPPED_SCHEMA.read_text(encoding="utf-8")
-        return {**self.files, DEFINITION: f"#:schema ./{SCHEMA}\n{definition}", SCHEMA: schema}
-
-
-def templates() -> Mapping[str, Template]:
-    """Return all templates by name, the simplest first."""
-    names = sorted((path.name for path in _TEMPLATES_FOLDER.iterdir()), key=lambda name: (name != "writer", name))
-    return {name: _read(name) for name in names}
-
-
-def model_lines(provider: str, model: str) -> str:
-    """Return TOML that names the model and the provider. Raises UsageError for a name with control characters."""
-    return f"model = {_text(model)}\nprovider.providerName = {_text(provider)}"
-
-
-def _text(name: str) -> str:
-    if not name.isprintable():
-        raise UsageError(f"{name!r} cannot be the name of a model or a provider")
-    return json.dumps(name, ensure_ascii=False)
-
-
-def _read(name: str) -> Template:
-    folder = _TEMPLATES_FOLDER / name
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
-    files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
-    about, attempt, *_ = files[DEFINITION].splitlines()
-    return Template(name, about.removeprefix("#").strip(), attempt.removeprefix(_COMMAND_PREFIX).strip(), files)

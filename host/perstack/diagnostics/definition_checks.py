@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import which
 
-from perstack.config.check import suggestion
 from perstack.config.resolved_settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
-from perstack.config.source import Reporter
-from perstack.core.base.text import nearest
+from perstack.core.base.text import nearest, suggestion
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
@@ -41,6 +39,7 @@ from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderToo
 from perstack.support.variables import fill_address, find_by_address, variables_in
 from perstack.toml_reader.definition_file import DefinitionFile
 from perstack.toml_reader.skills import REMEDY
+from perstack.toml_reader.source import Reporter
 from perstack.trust.agreements import Agreement
 from perstack.trust.items import items_of_provider, items_of_skill
 

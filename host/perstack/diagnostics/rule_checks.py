@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
-from perstack.config.check import suggestion
-from perstack.config.source import Reporter
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
 from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
@@ -23,6 +22,7 @@ from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
 from perstack.recordings.recorded_calls import host_skills, known_tools
 from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.source import Reporter
 
 _SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
 _LISTS = ("deny", "ask", "allow")

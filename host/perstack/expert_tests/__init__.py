@@ -5,5 +5,6 @@
 
 Tests are no part of an Expert: the reader of definitions keeps the tables as they are written, so Runs do not read them
 and logs do not contain them. Two things need them without a test being run: an agreement covers the programs of a test,
-and messages about unknown keys name the tables of tests. For the second, `config.check.SEPARATE_TABLES` asks `models`.
+and messages about unknown keys name the tables of tests. For the second, `toml_reader.tables.SEPARATE_TABLES` asks
+`models`.
 """

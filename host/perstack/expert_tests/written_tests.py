@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os.path import normpath
 from pathlib import Path
 
-from perstack.config.check import kind_of, read_table, suggestion
-from perstack.config.source import NotRead, TomlTable, TomlValue, parse_toml, read_bounded
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
@@ -15,6 +14,8 @@ from perstack.expert_tests.models import ExpertTest
 from perstack.system.files import locked_folder, replace_private_file
 from perstack.toml_reader.definition_file import DefinitionFile
 from perstack.toml_reader.experts import Draft
+from perstack.toml_reader.source import NotRead, TomlTable, TomlValue, parse_toml, read_bounded
+from perstack.toml_reader.tables import kind_of, read_table
 
 _Value = str | int | Sequence[str] | Mapping[str, str] | Mapping[str, str | list[str]]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from perstack.config.source import NotRead, parse_toml, read_bounded
 from perstack.core.base.records import JsonObject, Record, falsy, fields_of, first_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
@@ -33,6 +32,7 @@ from perstack.errors import UsageError
 from perstack.lockfile.agreed_tools import AgreedTools, out_of_date
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
+from perstack.toml_reader.source import NotRead, parse_toml, read_bounded
 
 LOCK_NAME = "perstack.lock"
 VERSION = 1

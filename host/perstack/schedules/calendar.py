@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from perstack.config.check import suggestion
-from perstack.config.source import Reporter
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
 from perstack.toml_reader.experts import Draft, check_expert
+from perstack.toml_reader.source import Reporter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_SKIPPED_TIMES = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence

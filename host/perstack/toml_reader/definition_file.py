@@ -15,18 +15,8 @@ from contextlib import suppress
 from os.path import normpath
 from pathlib import Path
 
-from perstack.config.check import IGNORED, keys_of, kind_of, read_table
+from perstack.config.file_patterns import SearchBudget
 from perstack.config.project_place import check_owner, folder_contains, owner_of
-from perstack.config.source import (
-    MAX_DEFINITION_BYTES,
-    NotRead,
-    Reporter,
-    SearchBudget,
-    Source,
-    TomlTable,
-    TomlValue,
-    parse_toml,
-)
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.project import Project, Schedule, Workspace
 from perstack.core.definitions.skills import PluginSkill
@@ -46,6 +36,16 @@ from perstack.toml_reader.experts import (
     warn_of_runtime,
 )
 from perstack.toml_reader.skills import with_relative_files
+from perstack.toml_reader.source import (
+    MAX_DEFINITION_BYTES,
+    NotRead,
+    Reporter,
+    Source,
+    TomlTable,
+    TomlValue,
+    parse_toml,
+)
+from perstack.toml_reader.tables import IGNORED, keys_of, kind_of, read_table
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50
@@ -195,7 +195,7 @@ class DefinitionFile:
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
 
-        from perstack.config.source import TooMuch, matches
+        from perstack.config.file_patterns import TooMuch, matches
 
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))

@@ -7,8 +7,7 @@ from dataclasses import field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from perstack.config.check import read_table, suggestion
-from perstack.config.source import Reporter, TomlTable, TomlValue
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
@@ -20,6 +19,8 @@ from perstack.dataclass import dataclass
 from perstack.errors import Problem
 from perstack.ports.parts import Part
 from perstack.toml_reader.skills import check_skills, warn_of_secrets, with_named_tools
+from perstack.toml_reader.source import Reporter, TomlTable, TomlValue
+from perstack.toml_reader.tables import read_table
 
 # Names of models: `[models]` itself, and each `models.NAME`.
 

@@ -10,7 +10,6 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.config.project_place import folder_contains
-from perstack.config.source import Reporter
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.secrets import without_secrets
@@ -27,6 +26,7 @@ from perstack.core.definitions.skills import (
     is_base_skill,
     without_groups,
 )
+from perstack.toml_reader.source import Reporter
 
 # Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
 

@@ -11,9 +11,8 @@ from typing import Annotated, TypeVar, Union, cast, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Record
-from perstack.core.base.text import edit_distance, nearest
+from perstack.core.base.text import edit_distance, nearest, suggestion
 from perstack.core.base.validation_errors import path_in
 from perstack.core.definitions.experts import Expert, FileSearchOptions, Iterate, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
@@ -34,6 +33,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.dataclass import dataclass
 from perstack.ports.parts import Part, Parts
+from perstack.toml_reader.source import Reporter, TomlTable, TomlValue
 
 _FactT = TypeVar("_FactT", bound=Record)
 
@@ -319,12 +319,6 @@ def _may_be_a_guard(name: str, model: type[Record]) -> bool:
 def _is_misspelt(name: str, model: type[Record]) -> bool:
     """Return whether two letters at most separate an unknown key from a known one."""
     return any(edit_distance(_plain(name), _plain(key)) <= _MOST_WRONG_LETTERS for key in keys_of(model))
-
-
-def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
-    similar = nearest(word, words, cutoff)
-    return "" if similar is None else f"; did you mean `{similar}`?"
 
 
 def _plain(name: str) -> str:

@@ -17,10 +17,10 @@ from io import StringIO
 from pathlib import Path
 
 from perstack.config.project_place import check_owner
-from perstack.config.source import NotRead, read_bounded
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+from perstack.toml_reader.source import NotRead, read_bounded
 from perstack.trust.user_keys import KeyStore
 
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of one file

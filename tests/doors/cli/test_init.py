@@ -11,8 +11,8 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 from web_pages import Pages
 
-from perstack.config.project_place import templates
 from perstack.definition_files import load_project
+from perstack.doors.cli.first_run.templates import templates
 
 TEMPLATES = sorted(templates())
 GALLERY = [name for name in TEMPLATES if any(path.startswith("tests/") for path in templates()[name].files)]

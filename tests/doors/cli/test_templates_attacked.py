@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from terminal import Terminal, reply
 
-import perstack.config
-from perstack.config.project_place import templates
+import perstack.doors.cli.first_run
+from perstack.doors.cli.first_run.templates import templates
 
-TEMPLATES = Path(perstack.config.__file__).parent / "starters"
+TEMPLATES = Path(perstack.doors.cli.first_run.__file__).parent / "starters"
 
 SECRET = "the secret of this machine"
 

@@ -13,7 +13,7 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.source import matches
+from perstack.config.file_patterns import matches
 from perstack.core.files.file_names import matches_pattern
 
 SECRET = "the canary sings"

@@ -275,3 +275,9 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     choices = list(words)
     similar = nearest(word, choices)
     return f"there are: {', '.join(choices)}" if similar is None else f"did you mean `{similar}`?"
+
+
+def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
+    similar = nearest(word, words, cutoff)
+    return "" if similar is None else f"; did you mean `{similar}`?"

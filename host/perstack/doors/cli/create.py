@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project_place import ProjectPlace, model_lines
-from perstack.config.source import NotRead, read_bounded
+from perstack.config.project_place import ProjectPlace
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -24,6 +23,7 @@ from perstack.core.runs.events.questions import DecideApproval
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.definition_files import load_project, load_usable, open_definition
 from perstack.doors.cli.driving import can_ask, drive_interruptible, report_outcome
+from perstack.doors.cli.first_run.templates import model_lines
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
@@ -47,6 +47,7 @@ from perstack.errors import DefinitionError, UsageError
 from perstack.expert_tests.written_tests import read_tests
 from perstack.host import Host
 from perstack.next_steps import Resume
+from perstack.toml_reader.source import NotRead, read_bounded
 from perstack.trust.agreements import Agreement, TrustStore, page_of
 
 _RESUME = "perstack create --resume"

@@ -13,9 +13,8 @@ from textwrap import fill
 import click
 from pydantic.alias_generators import to_camel
 
-from perstack.config.check import suggestion
 from perstack.config.resolved_settings import asking_experts
-from perstack.core.base.text import count
+from perstack.core.base.text import count, suggestion
 from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with

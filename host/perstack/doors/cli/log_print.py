@@ -10,10 +10,9 @@ from typing import NamedTuple, TypeVar, cast, get_args
 from pydantic_core import from_json
 
 from perstack.compaction.visibility import visibility_of
-from perstack.config.check import suggestion
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import count, duration
+from perstack.core.base.text import count, duration, suggestion
 from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StoredEvent

@@ -114,7 +114,7 @@ def _read_content(text: str, name: str) -> bytes:
         return _stdin(name)
     if not text.startswith("@"):
         return _bytes(text)
-    from perstack.config.source import NotRead, read_bounded
+    from perstack.toml_reader.source import NotRead, read_bounded
 
     try:
         return read_bounded(Path(text[1:]), MAX_INPUT_BYTES)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perstack.config.check import suggestion
+from perstack.core.base.text import suggestion
 from perstack.doors.shared.log_view import in_order
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
+from perstack.config.file_patterns import TooMuch, matches
 from perstack.config.project_place import folder_of, is_named
-from perstack.config.source import TooMuch, matches
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable
 from perstack.errors import DefinitionError

@@ -225,7 +225,7 @@ class HostSetup:
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
-        from perstack.config.source import TooMuch, matches  # few definitions have includes
+        from perstack.config.file_patterns import TooMuch, matches  # few definitions have includes
 
         folders = sorted({str(Path(name).absolute().parent) for name in self.project.files}, key=len, reverse=True)
         paths: list[Path] = []

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 
-from perstack.config.check import suggestion
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import suggestion
 from perstack.core.definitions.experts import Expert, FileSearchOptions, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.permissions import PROVIDER, RuleSet

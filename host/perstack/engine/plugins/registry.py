@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import pluggy
 
-from perstack.config.check import suggestion
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import suggestion
 from perstack.dataclass import dataclass
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks

@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from perstack.config.project_place import DEFINITION, Template, templates
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive_interruptible, report_outcome
+from perstack.doors.cli.first_run.templates import DEFINITION, Template, templates
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import has_screen, print_out

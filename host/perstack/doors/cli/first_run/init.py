@@ -13,16 +13,17 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project_place import DEFINITION, ProjectPlace, Template, model_lines, templates
-from perstack.config.source import NotRead, read_bounded
+from perstack.config.project_place import ProjectPlace
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.diagnostics.doctor import ProviderState
 from perstack.doors.cli.first_run.model_setup import EMBEDDED, ChosenProvider, choose_provider
+from perstack.doors.cli.first_run.templates import DEFINITION, Template, model_lines, templates
 from perstack.doors.cli.terminal import choose, print_choices, print_err, print_out, table
 from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
+from perstack.toml_reader.source import NotRead, read_bounded
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
 _LIST = "?"  # the value of --template without a name

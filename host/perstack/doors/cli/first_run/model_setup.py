@@ -9,8 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from perstack.config.check import suggestion
-from perstack.core.base.text import one_line
+from perstack.core.base.text import one_line, suggestion
 from perstack.dataclass import dataclass
 from perstack.diagnostics.doctor import ProviderState
 from perstack.doors.cli.terminal import choose, confirm, print_choices, print_err, prompt
