@@ -128,14 +128,16 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
     from perstack.doors.shared.http_connections import ListenAddress
-    from perstack_server.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules, token_of
+    from perstack.doors.shared.local_secret import local_secret
+    from perstack_server.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules
 
     address = ListenAddress.parse(text)
     token = None
     if address.socket_path is None:
         token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
-            token = token_of(options.find().state_root.resolve(), os.environ)
+            project_folder = options.find().state_root.resolve()
+            token = local_secret("http", project_folder, os.environ, f"set {TOKEN_VARIABLE} to a secret instead")
     # never from a file, which a definition could name; no server or program of an Expert inherits it
     guard = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
     guard.check()

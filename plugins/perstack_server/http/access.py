@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
-import secrets
-import stat
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from hashlib import sha256
-from pathlib import Path
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
@@ -21,8 +13,6 @@ from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.doors.shared.http_connections import ListenAddress, connection_of
 from perstack.errors import UsageError
-from perstack.system.files import sync
-from perstack.system.user import user_directory
 from perstack_server.http.routes import MAX_BODY_BYTES, is_open
 from perstack_server.mcp.notifications import MAY_DECIDE
 
@@ -69,53 +59,9 @@ def problem_of(body: bytes) -> str | None:
     return None
 
 
-# The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
-
 TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
 DECISION_VARIABLE = "PERSTACK_DECISION_TOKEN"
 MIN_TOKEN_CHARS = 32  # minimum characters of a token
-_TOKEN_FILE_MODE = 0o600
-_MAX_TOKEN_FILE_BYTES = 4096
-
-
-def token_of(project: Path, env: Mapping[str, str]) -> str:
-    """Return the project's token, created outside every workspace. Raises UsageError if others may read it."""
-    folder = user_directory("state", env) / "http"
-    path = folder / f"{sha256(os.fsencode(project)).hexdigest()[:32]}.token"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            _make(path)
-        return _read(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: set {TOKEN_VARIABLE} to a secret instead") from error
-
-
-def _make(path: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable only by this user
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(MIN_TOKEN_CHARS))
-            file.flush()
-            sync(file.fileno())
-        # if two processes create it at once, both use the first one's token
-        with suppress(FileExistsError):
-            path.hardlink_to(name)
-    finally:
-        Path(name).unlink()
-
-
-def _read(path: Path) -> str:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
-        found = os.fstat(file.fileno())
-        if (
-            not stat.S_ISREG(found.st_mode)
-            or found.st_uid != os.geteuid()
-            or stat.S_IMODE(found.st_mode) != _TOKEN_FILE_MODE
-        ):
-            raise UsageError(f"{path} can be read by others: remove it, so that a new one is created")
-        return file.read(_MAX_TOKEN_FILE_BYTES)
-
 
 PATH = "/mcp"
 MAX_REQUEST_BYTES = 16 << 20
