@@ -1,0 +1,155 @@
+"""Who is let in: names, one-time links, cookies, and what a page may load.
+
+A key in a link and the value of a cookie are `EXPIRY.NONCE.MAC`: the studio keeps no list of sessions, so a browser
+stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for ten
+minutes and once, and none from before the server's start is accepted, since the used ones are only in memory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import field
+from hashlib import sha256
+from typing import Literal
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perstack.dataclass import dataclass
+from perstack.system.clock import Clock
+
+LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
+SESSION_MS = 30 * 24 * 3_600_000  # milliseconds for which a browser stays known
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+MAX_USED_LINKS = 10_000
+MAX_BODY_BYTES = 1 << 20  # maximum bytes of a form
+
+_Purpose = Literal["link", "session"]
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every response. A response that sets one of them keeps its own."""
+
+
+@dataclass(slots=True)
+class Access:
+    """The secret of a project's studio, and the names under which it may be called."""
+
+    secret: str
+    clock: Clock
+    names: tuple[str, ...] = ()  # host names in addition to those of the loopback
+    is_secure: bool = False  # True behind a proxy with TLS: the cookie is sent over it alone
+    used: dict[str, int] = field(default_factory=dict[str, int])  # nonces of used links, with their expiry
+    started: int = 0  # milliseconds since 1970: a link that was made before is not accepted
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie. It differs between projects, since cookies do not tell ports apart."""
+        return f"perstack_studio_{sha256(self.secret.encode()).hexdigest()[:8]}"
+
+    def key(self) -> str:
+        """Return the key of a new link."""
+        return self._signed("link", self.clock.now() + LINK_MS)
+
+    def enter(self, key: str) -> str | None:
+        """Return the value of the cookie for the key of a link; None if it is forged, has expired or was used."""
+        now = self.clock.now()
+        expiry = self._verified("link", key)
+        if expiry is None or key in self.used or expiry - LINK_MS < self.started:
+            return None
+        self.used = {other: until for other, until in self.used.items() if until > now}
+        if len(self.used) >= MAX_USED_LINKS:
+            return None
+        self.used[key] = expiry
+        return self._signed("session", now + SESSION_MS)
+
+    def admits(self, headers: Headers) -> bool:
+        """Return whether a request has the cookie of a known browser."""
+        value = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
+        return self._verified("session", value) is not None
+
+    def is_own_name(self, host: str) -> bool:
+        """Return whether the value of a Host header is a name of this server, against DNS rebinding."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return name in (*LOOPBACK_NAMES, *self.names)
+
+    def token_of(self, session: Headers) -> str:
+        """Return the token that the forms of this browser's pages carry."""
+        value = cookie_parser(session.get("cookie", "")).get(self.cookie, "")
+        return self._mac("session", f"form {value}")
+
+    def _signed(self, purpose: _Purpose, expiry: int) -> str:
+        text = f"{expiry}.{secrets.token_urlsafe(16)}"
+        return f"{text}.{self._mac(purpose, text)}"
+
+    def _verified(self, purpose: _Purpose, value: str) -> int | None:
+        """Return when the value expires; None if it is not ours or has expired."""
+        text, _, mac = value.rpartition(".")
+        if not value.isascii() or not hmac.compare_digest(mac, self._mac(purpose, text)):
+            return None
+        expiry = int(text.partition(".")[0])
+        return expiry if expiry > self.clock.now() else None
+
+    def _mac(self, purpose: _Purpose, text: str) -> str:
+        return hmac.new(self.secret.encode(), f"{purpose} {text}".encode(), sha256).hexdigest()
+
+
+class AccessMiddleware:
+    """ASGI middleware: refuses unknown names, origins and browsers, and sets `HEADERS` on every response."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request that is admitted; answer any other."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if len(headers.getlist("host")) != 1 or not self._access.is_own_name(host):
+            return PlainTextResponse("this is not a name of this server: see --allow-host", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return PlainTextResponse("this request comes from another page", 403)
+        if scope["method"] not in ("GET", "HEAD") and origin is None:
+            return PlainTextResponse("a form is sent by a page of this server, so it has an Origin", 403)
+        if scope["path"] == ENTER or scope["path"].startswith("/static/") or self._access.admits(headers):
+            return None
+        return PlainTextResponse(
+            "Open the link that `perstack studio` printed at its terminal. `perstack studio --link` prints another.",
+            401,
+        )
+
+
+ENTER = "/enter"  # the path of a one-time link

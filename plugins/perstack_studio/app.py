@@ -1,0 +1,100 @@
+"""The application: its pages, its files, and its errors as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack_studio.access import ENTER, SESSION_MS, AccessMiddleware
+from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.views import conversation, inbox, job, jobs
+
+PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
+    inbox.pages,
+    jobs.pages,
+    job.pages,
+    conversation.pages,
+)
+
+_STATIC = Path(__file__).with_name("static")
+
+
+def build_app(studio: Studio) -> Starlette:
+    """Return the application of a studio."""
+    app = Starlette(
+        routes=[
+            Route(ENTER, _enter, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+            *(route for pages in PAGES for route in pages()),
+        ],
+        middleware=[Middleware(AccessMiddleware, studio.access)],
+        exception_handlers={PerstackError: _show_error, HTTPException: _show_http_error},
+    )
+    app.state.studio = studio
+    return app
+
+
+async def _enter(request: Request) -> Response:
+    """Let in the browser that a link was opened in."""
+    access = studio_of(request).access
+    value = access.enter(request.query_params.get("key", ""))
+    if value is None:
+        return Response(
+            "This link was used, has expired or is not from this server. `perstack studio --link` prints another.",
+            403,
+            media_type="text/plain",
+        )
+    response = RedirectResponse("/", 303)
+    response.set_cookie(
+        access.cookie, value, max_age=SESSION_MS // 1000, httponly=True, samesite="strict", secure=access.is_secure
+    )
+    return response
+
+
+async def _show_error(request: Request, error: Exception) -> Response:
+    found = cast("PerstackError", error)
+    return await page(request, "error.html", status=_status_of(found), title=_title_of(found), text=str(found))
+
+
+async def _show_http_error(request: Request, error: Exception) -> Response:
+    found = cast("HTTPException", error)
+    title = "There is no such page" if found.status_code == 404 else found.detail
+    return await page(request, "error.html", status=found.status_code, title=title, text="")
+
+
+def _status_of(error: PerstackError) -> int:
+    match error:
+        case NotAllowed() | Conflict():
+            return 409
+        case NotFound():
+            return 404
+        case NeedsPerson():
+            return 403
+        case UsageError():
+            return 400
+        case DispatcherError():
+            return 503
+        case _:
+            return 500
+
+
+def _title_of(error: PerstackError) -> str:
+    match error:
+        case Conflict() | NotAllowed():
+            return "It has changed in the meantime"
+        case NotFound():
+            return "Not found"
+        case UsageError():
+            return "That cannot be done"
+        case _:
+            return "Something went wrong"

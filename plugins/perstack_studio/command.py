@@ -1,0 +1,60 @@
+"""The command `perstack studio`. What serves it is imported last."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import click
+
+from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
+from perstack.doors.cli.terminal import print_out
+from perstack.errors import UsageError
+
+_DEFAULT_ADDRESS = "127.0.0.1:7475"
+
+
+@click.command("studio", cls=GroupedCommand)
+@click.option(
+    "--http", "address", metavar="HOST:PORT", default=_DEFAULT_ADDRESS, show_default=True, help="The address."
+)
+@click.option("--read-only", is_flag=True, help="Only show: no answer, no new Job, no rewind.")
+@click.option("--link", is_flag=True, help="Only print a new link to the studio that runs at this address.")
+@click.option(
+    "--behind-proxy",
+    metavar="NAME",
+    default="",
+    help="The name of a proxy with TLS in front of the studio: allows an address that others can reach.",
+)
+@driving_options
+def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str, options: HostOptions) -> None:
+    """See Jobs in a browser: why they did what they did, what they ask, what they cost.
+
+    A link is printed that lets one browser in, once, within ten minutes.
+    """
+    import asyncio
+
+    from perstack.doors.shared.http_connections import ListenAddress
+    from perstack.doors.shared.local_secret import local_secret
+    from perstack.system.clock import SYSTEM
+    from perstack_studio.access import Access
+    from perstack_studio.server import ServeOptions, link_of, serve_studio
+
+    listen_address = ListenAddress.parse(address)
+    if listen_address.socket_path is not None:
+        raise UsageError("--http: a browser opens no Unix socket: write HOST:PORT")
+    if not listen_address.is_loopback and not behind_proxy:
+        raise UsageError(
+            f"--http {address}: others can reach this address: put a proxy with TLS in front, and name it with"
+            " --behind-proxy"
+        )
+    loaded = options.load()
+    secret = local_secret("studio", options.find().state_root.resolve(), os.environ)
+    access = Access(secret, SYSTEM, (behind_proxy,) if behind_proxy else (), is_secure=bool(behind_proxy))
+    served = ServeOptions(listen_address, read_only, behind_proxy)
+    if link:
+        print_out(link_of(served, access, listen_address.port))
+        return
+    access.started = SYSTEM.now()
+    host = replace(options, is_attended=lambda: True).open_host(loaded.project)
+    asyncio.run(serve_studio(host, loaded, access, served))

@@ -1,0 +1,23 @@
+"""The command of the studio, for the host's command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perstack.ports.commands import PluginCommand
+
+PLUGIN_API = 1
+
+
+def perstack_commands() -> Sequence[PluginCommand]:
+    """Return `studio`, in the group of `start`."""
+    return [
+        PluginCommand(
+            "studio",
+            "Run Experts",
+            "See Jobs in a browser: why they did what they did, what they ask, what they cost.",
+            "perstack_studio.command:studio_command",
+            examples=("perstack studio", "perstack studio --read-only", "perstack studio --link"),
+            before="run",
+        )
+    ]

@@ -1,0 +1,89 @@
+"""Serve the studio until a stop signal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+
+from perstack.dataclass import dataclass
+from perstack.doors.served_project import Definitions, JobTasks, ServedProject
+from perstack.doors.shared.http_connections import ConnectionLimits, ListenAddress, http_server, listen, protocol
+from perstack.doors.shared.signals import handle_stop_signals
+from perstack.host import Host
+from perstack.system.concurrency import shield_until_done
+from perstack.system.user import notice
+from perstack.toml_reader.definition_file import LoadedProject
+from perstack_studio.access import ENTER, Access
+from perstack_studio.app import build_app
+from perstack_studio.live import Feeds
+from perstack_studio.studio import Studio, environment
+
+_MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
+_SHUTDOWN_TIME_S = 3  # seconds for open responses to end
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where the studio is served, and how."""
+
+    address: ListenAddress
+    is_read_only: bool = False
+    public_name: str = ""  # host name of the proxy in front of it; empty without one
+
+
+async def serve_studio(host: Host, loaded: LoadedProject, access: Access, options: ServeOptions) -> None:
+    """Serve until a stop signal; then Jobs that were driven here are interrupted. Raises UsageError for the address."""
+    async with host:
+        definitions = Definitions(host, loaded)
+        feeds = Feeds(host)
+        project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
+        studio = Studio(project, access, environment(), feeds, is_read_only=options.is_read_only)
+        watching = asyncio.create_task(definitions.watch(_ignore_change))
+        try:
+            with listen(options.address) as listener:
+                server = http_server(
+                    build_app(studio),
+                    protocol(ConnectionLimits()),
+                    max_head_bytes=_MAX_HEAD_BYTES,
+                    shutdown_s=_SHUTDOWN_TIME_S,
+                )
+                with _stopped_by_signals(studio, server):
+                    port = listener.getsockname()[1]
+                    notice(f"open in a browser, within ten minutes: {link_of(options, access, port)}")
+                    await server.serve([listener])
+        finally:
+            watching.cancel()
+            await feeds.close()
+            await shield_until_done(project.job_tasks.close())
+
+
+async def _ignore_change() -> None:
+    """Do nothing: a page asks for the Experts when it is loaded."""
+
+
+def link_of(options: ServeOptions, access: Access, port: int) -> str:
+    """Return a link that works once."""
+    path = f"{ENTER}?key={access.key()}"
+    return f"https://{options.public_name}{path}" if options.public_name else options.address.url(path, port=port)
+
+
+@contextmanager
+def _stopped_by_signals(studio: Studio, server: uvicorn.Server) -> Generator[None]:
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await studio.served_project.job_tasks.close()
+        await studio.feeds.close()
+        server.should_exit = True
+
+    def stop_gently() -> None:
+        stopping.append(asyncio.create_task(stop()))
+
+    def again() -> None:
+        server.force_exit = True
+
+    with handle_stop_signals(stop_gently, again):
+        yield

@@ -1,0 +1,60 @@
+// What is live in a page. Without it every page still shows the same, as of when it was loaded.
+
+/** Follow a stream of fragments, and say when the connection is lost. */
+function follow(address, name, take) {
+  const source = new EventSource(address);
+  source.addEventListener(name, (event) => take(event.data));
+  source.addEventListener("open", () => document.querySelector(".gone")?.remove());
+  source.addEventListener("error", () => {
+    if (document.querySelector(".gone")) return;
+    const note = document.createElement("p");
+    note.className = "gone";
+    note.setAttribute("role", "status");
+    note.textContent = "The connection is lost. It is tried again; nothing is missed.";
+    document.querySelector("main").append(note);
+  });
+  addEventListener("pagehide", () => source.close());
+}
+
+/** `<live-state src>`: its content is replaced by each fragment. */
+class LiveState extends HTMLElement {
+  connectedCallback() {
+    follow(this.getAttribute("src"), "state", (html) => {
+      const open = [...this.querySelectorAll("details[open][id]")].map((one) => one.id);
+      this.innerHTML = html;
+      open.forEach((id) => this.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", ""));
+    });
+  }
+}
+
+/** `<live-entries src>`: entries are added at the end, or replace the one with their id. */
+class LiveEntries extends HTMLElement {
+  static limit = 2000; // elements that stay in the page, so that its memory does not grow
+
+  connectedCallback() {
+    follow(this.getAttribute("src"), "entries", (html) => this.take(html));
+  }
+
+  take(html) {
+    const isAtEnd = innerHeight + scrollY >= document.body.scrollHeight - 80;
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    for (const entry of [...template.content.children]) {
+      const known = document.getElementById(entry.id);
+      if (known === null) this.append(entry);
+      else {
+        const wasOpen = known.querySelector("details")?.open;
+        known.replaceWith(entry);
+        if (wasOpen) entry.querySelector("details")?.setAttribute("open", "");
+      }
+    }
+    while (this.children.length > LiveEntries.limit) this.firstElementChild.remove();
+    if (isAtEnd) scrollTo({ top: document.body.scrollHeight });
+  }
+}
+
+customElements.define("live-state", LiveState);
+customElements.define("live-entries", LiveEntries);
+
+// a page of the conversation shows its end, unless its address names an entry
+if (document.querySelector("live-entries") && !location.hash) scrollTo({ top: document.body.scrollHeight });

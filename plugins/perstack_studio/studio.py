@@ -1,0 +1,118 @@
+"""What every page needs: the served project, the person's rights, and the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from perstack.dataclass import dataclass
+from perstack.doors.served_project import ServedProject
+from perstack.errors import PerstackError, UsageError
+from perstack.host import Host
+from perstack.system.user import this_user
+from perstack_studio.access import Access
+from perstack_studio.live import Feeds
+from perstack_studio.words import cleaned, filters
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from perstack.core.base.ids import By
+
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass(frozen=True, slots=True)
+class Studio:
+    """A project's studio, in the state of the application."""
+
+    served_project: ServedProject
+    access: Access
+    templates: Environment
+    feeds: Feeds
+    is_read_only: bool = False
+
+    @property
+    def host(self) -> Host:
+        return self.served_project.host
+
+    @property
+    def by(self) -> By:
+        """The person at this machine, as recorded with a decision."""
+        return this_user("studio")
+
+    def render(self, template: str, **values: object) -> str:
+        """Return a page or a part of one."""
+        return self.templates.get_template(template).render(**values)
+
+    def check_may_change(self) -> None:
+        """Raise UsageError if nothing may be changed here."""
+        if self.is_read_only:
+            raise UsageError("this studio was started with --read-only: nothing can be changed here")
+
+
+def studio_of(request: Request) -> Studio:
+    """Return the studio that serves a request."""
+    studio: object = request.app.state.studio
+    assert isinstance(studio, Studio)  # noqa: S101 - `app.build_app` sets it
+    return studio
+
+
+async def page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+    """Return a page with the frame that all share: navigation, the number of open questions, the form's token."""
+    studio = studio_of(request)
+    frame: Mapping[str, object] = {
+        "path": request.url.path,
+        "workspace": studio.host.workspace.name,
+        "open_questions": await _count_questions(studio),
+        "is_read_only": studio.is_read_only,
+        "token": studio.access.token_of(request.headers),
+        "now": studio.host.clock.now(),
+    }
+    return HTMLResponse(studio.render(template, **frame, **values), status)
+
+
+async def _count_questions(studio: Studio) -> int | None:
+    try:
+        return len(await studio.served_project.inbox())
+    except PerstackError:
+        return None  # the page itself says what is wrong with the storage
+
+
+def see_other(path: str) -> RedirectResponse:
+    """Return the answer to a form that was carried out: the page to look at next."""
+    return RedirectResponse(path, 303)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises UsageError without the page's token, and if nothing may be changed."""
+    import hmac
+
+    studio = studio_of(request)
+    studio.check_may_change()
+    async with request.form(max_files=0, max_fields=100, max_part_size=1 << 20) as form:
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    if not hmac.compare_digest(fields.pop("token", ""), studio.access.token_of(request.headers)):
+        raise UsageError("this form is of another session: load its page again")
+    return fields
+
+
+def environment() -> Environment:
+    """Return the templates. Everything that they show is escaped, unless a filter of `words` made it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        finalize=cleaned,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    templates.filters.update(filters())
+    return templates

@@ -1,0 +1,1 @@
+"""The pages: each module has `pages`, which returns its routes, and a template of its name."""

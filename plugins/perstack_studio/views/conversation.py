@@ -1,0 +1,118 @@
+"""The conversation of a Run: its last events first, older ones on demand, new ones as they are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perstack.core.jobs.summary import JobSummary, RunSummary
+from perstack.core.runs.log_rows import run_label
+from perstack.errors import NotFound, UsageError
+from perstack_studio.conversation import Conversation, Entry
+from perstack_studio.live import EventStream, event_of
+from perstack_studio.studio import Studio, page, studio_of
+
+WINDOW = 400  # events that one page shows
+_MAX_PER_SEND = 400  # events that one message of a stream is made of
+
+
+def pages() -> Iterable[BaseRoute]:
+    """Return the routes: the conversation of the Job's Coordinator or of a Run, and what is new in it."""
+    yield Route("/jobs/{job}/conversation", _show_latest, methods=["GET"])
+    yield Route("/jobs/{job}/runs/{run}", _show_run, methods=["GET"])
+    yield Route("/jobs/{job}/runs/{run}/events", _follow, methods=["GET"])
+
+
+async def _show_latest(request: Request) -> Response:
+    summary = await studio_of(request).served_project.current_job(request.path_params["job"])
+    return await _show(request, summary, summary.coordinator_run_id)
+
+
+async def _show_run(request: Request) -> Response:
+    summary = await studio_of(request).served_project.current_job(request.path_params["job"])
+    return await _show(request, summary, request.path_params["run"])
+
+
+def run_in(summary: JobSummary, run_id: str) -> RunSummary:
+    """Return a Run of the Job. Raises NotFound."""
+    found = next((run for run in summary.runs if run.id == run_id), None)
+    if found is None:
+        raise NotFound(f"Job {summary.id} has no Run {run_id}")
+    return found
+
+
+async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
+    studio, run = studio_of(request), run_in(summary, run_id)
+    until = _number(request, "until", run.head_seq)
+    folded, first = await window(studio, summary.id, run_id, until)
+    is_end = until >= run.head_seq
+    return await page(
+        request,
+        "conversation.html",
+        summary=summary,
+        run=run,
+        label=run_label(run.expert_key, run.id),
+        entries=folded.entries,
+        first=first,
+        last=folded.last_seq,
+        is_end=is_end,
+        tab="conversation",
+        job_id=summary.id,
+        run_id=run_id,
+    )
+
+
+async def window(studio: Studio, job_id: str, run_id: str, until: int) -> tuple[Conversation, int]:
+    """Return the conversation of the events up to `until`, and the place of the first of them."""
+    first = max(0, until - WINDOW)
+    folded = Conversation()
+    for line in await studio.host.jobs.events(run_id, job_id=job_id, after=first, limit=until - first):
+        folded.apply(line.seq, line.event)
+    return folded, first
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"{name}: {text!r} is no place in a log")
+    return int(text)
+
+
+async def _follow(request: Request) -> Response:
+    """Send the entries that changed after the place `after`, or after the last one that the browser got."""
+    studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
+    summary = await studio.served_project.job(job_id)
+    run_in(summary, run_id)
+    if studio.feeds.is_full:
+        raise UsageError("too many pages follow Jobs: close some")
+    given = request.headers.get("last-event-id", "")
+    after = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else _number(request, "after", 0)
+
+    def rendered(entries: Iterable[Entry]) -> str:
+        return "".join(studio.render("entry.html", entry=entry, job_id=job_id, run_id=run_id) for entry in entries)
+
+    async def changes() -> AsyncIterator[str]:
+        folded, _ = await window(studio, job_id, run_id, after)
+        last, known = after, -1
+        with studio.feeds.feed(job_id) as feed:
+            while not studio.feeds.is_closing:
+                if not await feed.wait(known):
+                    yield ": beat\n\n"
+                    continue
+                known = feed.version
+                while True:
+                    lines = await studio.host.jobs.events(run_id, job_id=job_id, after=last, limit=_MAX_PER_SEND)
+                    changed: dict[str, Entry] = {}
+                    for line in lines:
+                        changed |= {entry.id: entry for entry in folded.apply(line.seq, line.event)}
+                        last = line.seq
+                    if changed:
+                        yield event_of("entries", rendered(changed.values()), last)
+                    if len(lines) < _MAX_PER_SEND:
+                        break
+                folded.entries.clear()  # sent: calls that may still change are kept by id
+
+    return EventStream(changes())

@@ -1,0 +1,110 @@
+"""One Job: its state, the tree of its Runs as a time line, its cost, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perstack.core.jobs.summary import JobSummary, PlacedRun
+from perstack.dataclass import dataclass
+from perstack.doors.shared.next_step_phrases import as_sentence
+from perstack.doors.shared.status_phrases import next_step_of_job
+from perstack.errors import UsageError
+from perstack_studio.live import EventStream, event_of
+from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+
+
+def pages() -> Iterable[BaseRoute]:
+    """Return the routes: the Job, its changes, and what a person does with it."""
+    yield Route("/jobs/{job}", _show_job, methods=["GET"])
+    yield Route("/jobs/{job}/events", _follow, methods=["GET"])
+    yield Route("/jobs/{job}/{action:str}", _act, methods=["POST"])
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A Run in the time line, in thousandths of the Job's time."""
+
+    placed: PlacedRun
+    start: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the page of a Job shows."""
+
+    summary: JobSummary
+    bars: tuple[Bar, ...]
+    next_step: str
+
+
+async def state_of(studio: Studio, job_id: str) -> JobState:
+    """Return the state of a Job. Raises NotFound and StorageError."""
+    summary = await studio.served_project.current_job(job_id)
+    step = next_step_of_job(summary)
+    tree = await studio.host.jobs.tree(summary.id)
+    return JobState(summary, tuple(bars_of(summary, tree)), "" if step is None else as_sentence(step))
+
+
+def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:
+    """Yield the bar of each Run."""
+    whole = max(1, summary.updated_at - summary.started_at)
+    for placed in tree:
+        start = (placed.run.started_at - summary.started_at) * 1000 // whole
+        width = (placed.run.updated_at - placed.run.started_at) * 1000 // whole
+        yield Bar(placed, max(0, min(start, 999)), max(2, min(width, 1000)))
+
+
+async def _show_job(request: Request) -> Response:
+    state = await state_of(studio_of(request), request.path_params["job"])
+    return await page(request, "job.html", job=state, summary=state.summary, tab="job")
+
+
+async def _follow(request: Request) -> Response:
+    """Send the state of the Job each time that it has changed."""
+    studio, job_id = studio_of(request), request.path_params["job"]
+    await studio.served_project.job(job_id)  # raises NotFound before the stream begins
+    if studio.feeds.is_full:
+        raise UsageError("too many pages follow Jobs: close some")
+
+    async def changes() -> AsyncIterator[str]:
+        with studio.feeds.feed(job_id) as feed:
+            known = -1
+            while not studio.feeds.is_closing:
+                if not await feed.wait(known):
+                    yield ": beat\n\n"
+                    continue
+                known = feed.version
+                state = await state_of(studio, job_id)
+                yield event_of("state", studio.render("job_state.html", job=state, summary=state.summary))
+
+    return EventStream(changes())
+
+
+async def _act(request: Request) -> Response:
+    """Resume, continue, tell or stop the Job."""
+    studio, fields, job_id = studio_of(request), await form_of(request), request.path_params["job"]
+    await studio.served_project.job_to_drive(job_id)
+    match request.path_params["action"]:
+        case "cancel":
+            await studio.host.cancel(job_id, by=studio.by)
+        case "tell":
+            text = fields.get("text", "").strip()
+            await studio.host.tell(job_id, text, by=studio.by)
+        case "resume":
+            work = partial(studio.host.resume, job_id)
+            await studio.served_project.job_tasks.start(work, None).wait_until_begun()
+        case "continue":
+            summary, query = await studio.host.job(job_id), fields.get("query", "").strip()
+            if not query:
+                raise UsageError("write what the Expert should do next")
+            work = partial(studio.host.continue_job, summary.expert_key, query, job_id=job_id)
+            await studio.served_project.job_tasks.start(work, None).wait_until_begun()
+        case action:
+            raise UsageError(f"there is no action {action!r}")
+    return see_other(f"/jobs/{job_id}")

@@ -1,0 +1,120 @@
+"""The list of Jobs with its filters, and the form that starts one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perstack.core.definitions.job_status import TYPED_STATUS
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+
+PAGE_SIZE = 100
+MAX_READ = 2_000  # Jobs that one request reads to find those that a filter selects
+
+
+def pages() -> Iterable[BaseRoute]:
+    """Return the routes: the list, and the form that starts a Job."""
+    yield Route("/jobs", _show_jobs, methods=["GET"])
+    yield Route("/jobs", _start_job, methods=["POST"])
+    yield Route("/experts/{key}/start", _show_form, methods=["GET"])
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What a list of Jobs is restricted to; empty texts restrict nothing."""
+
+    status: str = ""
+    expert: str = ""
+    label: str = ""  # `NAME` or `NAME=VALUE`
+    text: str = ""  # a part of the query, the result, the error or the id
+    cost: float = 0.0  # minimum cost in dollars
+
+    @classmethod
+    def of(cls, request: Request) -> JobFilter:
+        """Return the filter in the query of a request. Raises UsageError for a cost that is no number."""
+        given = request.query_params
+        try:
+            cost = float(given.get("cost") or 0)
+        except ValueError as error:
+            raise UsageError(f"cost: {given['cost']!r} is no number of dollars") from error
+        texts = {name: given.get(name, "").strip() for name in ("status", "expert", "label", "text")}
+        return cls(**texts, cost=cost)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.status or self.expert or self.label or self.text or self.cost)
+
+    def selects(self, summary: JobSummary) -> bool:
+        """Return whether a Job is listed."""
+        name, _, value = self.label.partition("=")
+        texts = (summary.id, summary.query, summary.text or "", summary.error or "", summary.question or "")
+        spent = summary.cost_usd if isinstance(summary.cost_usd, float) else 0.0
+        return (
+            (not self.status or summary.status == TYPED_STATUS.get(self.status, self.status))
+            and (not self.expert or summary.expert_key == self.expert)
+            and (not name or (name in summary.labels and (not value or summary.labels[name] == value)))
+            and (not self.text or any(self.text.casefold() in text.casefold() for text in texts))
+            and spent >= self.cost
+        )
+
+    def query(self, **others: str) -> str:
+        """Return the filter as the query of an address."""
+        values = {"status": self.status, "expert": self.expert, "label": self.label, "text": self.text, **others}
+        if self.cost:
+            values["cost"] = f"{self.cost:g}"
+        return urlencode({name: value for name, value in values.items() if value})
+
+
+async def _show_jobs(request: Request) -> Response:
+    studio, job_filter = studio_of(request), JobFilter.of(request)
+    found, following, read = await _select(studio, job_filter, request.query_params.get("after"))
+    return await page(
+        request,
+        "jobs.html",
+        jobs=found,
+        filter=job_filter,
+        next_query=None if following is None else job_filter.query(after=following),
+        read=read,
+        statuses=[*TYPED_STATUS],
+        experts=[*studio.host.project.experts],
+    )
+
+
+async def _select(studio: Studio, job_filter: JobFilter, after: str | None) -> tuple[list[JobSummary], str | None, int]:
+    """Return a page of selected Jobs, the cursor after it, and how many Jobs were read for it."""
+    found: list[JobSummary] = []
+    read = 0
+    while True:
+        listed = await studio.served_project.page_of_jobs(limit=PAGE_SIZE, after=after)
+        found += filter(job_filter.selects, listed.jobs)
+        read, after = read + PAGE_SIZE, listed.next
+        if after is None or len(found) >= PAGE_SIZE or read >= MAX_READ:
+            return found, after, read
+
+
+async def _show_form(request: Request) -> Response:
+    studio = studio_of(request)
+    expert = studio.host.experts.get(request.path_params["key"])
+    return await page(request, "start.html", expert=expert)
+
+
+async def _start_job(request: Request) -> Response:
+    studio, fields = studio_of(request), await form_of(request)
+    query, key = fields.get("query", "").strip(), fields.get("expert", "")
+    if not query:
+        raise UsageError("write what the Expert should do")
+    await studio.served_project.refresh()
+    studio.served_project.definitions.check_offered(key)
+    if studio.host.leaves_to_workers:
+        summary = await studio.host.submit(key, query, by=studio.by)
+        return see_other(f"/jobs/{summary.id}")
+    running = studio.served_project.job_tasks.start(partial(studio.host.run, key, query), None)
+    return see_other(f"/jobs/{await running.wait_until_begun()}")

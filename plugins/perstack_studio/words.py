@@ -1,0 +1,148 @@
+"""Texts in pages. Text of a model, tool, file or name is never markup.
+
+Every text that a template shows passes `cleaned`, and is then escaped; so a template need not know what is hostile.
+Markdown is rendered without HTML, within bounds. A link in it leads nowhere: its address is shown beside its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from perstack.core.base.text import count, duration, plain_text
+from perstack.core.base.usage import Usage, cost_text
+from perstack.doors.shared.status_phrases import run_status_of, status_of
+from perstack.doors.shared.text import age_text, local_time, minute, shorten, size
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.renderer import RendererHTML
+    from markdown_it.token import Token
+    from markdown_it.utils import EnvType, OptionsDict
+
+MAX_TEXT_CHARS = 100_000  # characters of one text in a page; the raw event has all of it
+_MAX_MARKDOWN_CHARS = 40_000  # characters of a text whose Markdown is rendered; a longer one is shown as written
+_MAX_LEVEL = 20  # nesting of blocks
+
+COLOUR_BY_STATUS: Mapping[str, str] = {
+    "queued": "quiet",
+    "running": "live",
+    "completed": "good",
+    "stoppedByInteractiveTool": "asks",
+    "stoppedByDelegate": "live",
+    "stoppedByMaxSteps": "warn",
+    "stoppedByBudget": "warn",
+    "stoppedByInterrupt": "warn",
+    "stoppedByError": "bad",
+}
+"""Class of the mark beside a status."""
+
+
+def cleaned(value: object) -> object:
+    """Return what a template shows: text without controls and directions, cut at the limit; other values unchanged."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return cut(plain_text(value))
+
+
+def cut(text: str) -> str:
+    """Return the text, cut at the limit with a note of what is left out."""
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    return f"{text[:MAX_TEXT_CHARS]} … {len(text) - MAX_TEXT_CHARS:,} more characters are in the event"
+
+
+def filters() -> dict[str, Callable[..., object]]:
+    """Return the filters of the templates by name."""
+    return {
+        "age": age_text,
+        "cost": lambda usage, unpriced=0: cost_text(usage, unpriced),
+        "count": count,
+        "duration": duration,
+        "json": as_json,
+        "markdown": markdown,
+        "minute": minute,
+        "run_status": run_status_of,
+        "second": second,
+        "short": lambda text, width=100: shorten(" ".join(plain_text(text).split()), width),
+        "size": size,
+        "diff": diff_lines,
+        "status": status_of,
+        "status_class": lambda status: COLOUR_BY_STATUS.get(status, "quiet"),
+        "tokens": tokens,
+    }
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON for people."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def second(milliseconds: int) -> str:
+    """Return a time of day with seconds, in this machine's time zone."""
+    return local_time(milliseconds).strftime("%H:%M:%S")
+
+
+def tokens(usage: Usage) -> str:
+    """Return the tokens of a usage, with those that were cached."""
+    cached = f", {usage.cached_input_tokens:,} cached" if usage.cached_input_tokens else ""
+    return f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in{cached}, {usage.output_tokens:,} out)"
+
+
+def markdown(text: str) -> Markup:
+    """Return a text of a model as HTML; as it is written if it is long or deep."""
+    text = plain_text(text)
+    if len(text) <= _MAX_MARKDOWN_CHARS:
+        parser = _parser()
+        tokens_of_text = parser.parse(text)
+        if all(token.level <= _MAX_LEVEL for token in tokens_of_text):
+            return Markup(parser.renderer.render(tokens_of_text, parser.options, {}))  # noqa: S704 - without HTML
+    return Markup("<pre class=text>{}</pre>").format(cut(text))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_LEVEL, "breaks": True})
+    parser.enable(["strikethrough", "table"]).disable("reference")
+    parser.add_render_rule("link_open", _open_link)
+    parser.add_render_rule("link_close", _close_link)
+    parser.add_render_rule("image", _image)
+    return parser
+
+
+def _open_link(_: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+    return f'<span class="address" title="{escape(str(tokens[at].attrGet("href") or ""))}">'
+
+
+def _close_link(_: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+    opening = _opening(tokens, at)
+    return f"</span> <code class=address>{escape(str(opening))}</code>"
+
+
+def _opening(tokens: Sequence[Token], at: int) -> object:
+    """Return the address of the link that a closing token ends. Links do not nest."""
+    links = (token for token in reversed(tokens[:at]) if token.type == "link_open")
+    return next((link.attrGet("href") for link in links), "")
+
+
+def _image(_: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+    token = tokens[at]
+    return f"<code class=address>![{escape(token.content)}]({escape(str(token.attrGet('src') or ''))})</code>"
+
+
+def diff_class(line: str) -> str:
+    """Return the class of a line of a unified diff."""
+    if line.startswith(("+++", "---", "diff ", "index ", "new file", "deleted file", "rename ", "old mode")):
+        return "head"
+    return {"+": "add", "-": "remove", "@": "place"}.get(line[:1], "")
+
+
+def diff_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the lines of a diff, each with its class."""
+    return [(diff_class(line), line) for line in lines]
