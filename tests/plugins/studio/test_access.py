@@ -1,0 +1,89 @@
+"""Who is let in by `perstack studio`, and what its pages may load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from studio_server import StudioServer, serving_studio
+from terminal import TEAM, Terminal
+
+
+@pytest.fixture
+def server(terminal: Terminal) -> Iterator[StudioServer]:
+    with serving_studio(terminal.project(TEAM)) as running:
+        yield running
+
+
+def test_a_link_lets_one_browser_in_and_no_second(server: StudioServer) -> None:
+    assert "Nothing waits for a person" in server.visitor().get("/")
+
+    second = httpx.get(server.link)
+
+    assert second.status_code == 403
+    assert "set-cookie" not in second.headers
+    assert "--link" in second.text
+
+
+def test_without_the_cookie_no_page_is_shown(server: StudioServer) -> None:
+    for path in ("/", "/jobs", "/jobs/x", "/nothing"):
+        assert httpx.get(server.url + path).status_code == 401
+
+
+@pytest.mark.parametrize("change", [lambda key: key[:-1] + "0", lambda key: "9" + key, lambda _: "", lambda _: "ü.ü.ü"])
+def test_a_forged_link_lets_nobody_in(server: StudioServer, change) -> None:
+    url, _, key = server.link.partition("?key=")
+
+    response = httpx.get(url, params={"key": change(key)})
+
+    assert response.status_code == 403
+
+
+def test_another_link_is_printed_on_request(terminal: Terminal, server: StudioServer) -> None:
+    port = server.url.rpartition(":")[2]
+
+    printed = terminal.run("studio", "--link", "--http", f"127.0.0.1:{port}").lines[0]
+
+    assert httpx.get(printed).status_code == 303
+
+
+def test_a_browser_stays_known_when_the_server_is_restarted(terminal: Terminal) -> None:
+    terminal.project(TEAM)
+    with serving_studio(terminal) as first:
+        cookies = first.visitor().client.cookies
+    with serving_studio(terminal, address=first.url.removeprefix("http://")):
+        assert "Nothing waits" in httpx.get(first.url, cookies=dict(cookies)).text
+
+
+def test_a_name_that_is_not_the_servers_is_refused(server: StudioServer) -> None:
+    client = server.visitor().client
+
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_a_page_of_another_site_can_send_no_form(server: StudioServer) -> None:
+    client = server.visitor().client
+    data = {"expert": "lead", "query": "hello"}
+
+    assert client.post("/jobs", data=data, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client.post("/jobs", data=data).status_code == 403
+    assert client.post("/jobs", data=data, headers={"Origin": server.url}).status_code == 400  # without the token
+
+
+def test_every_response_forbids_what_no_page_needs(server: StudioServer) -> None:
+    client = server.visitor().client
+
+    for path in ("/", "/nothing", "/static/studio.css"):
+        headers = client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_address_that_others_reach_needs_a_proxy(terminal: Terminal) -> None:
+    result = terminal.project(TEAM).run("studio", "--http", "0.0.0.0:0")
+
+    assert result.code == 2
+    assert "--behind-proxy" in result.err

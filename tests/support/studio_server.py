@@ -1,0 +1,94 @@
+"""`perstack studio` in its own process, and a browser without JavaScript: an HTTP client that sends its forms."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import unescape
+from urllib.parse import urlsplit
+
+import httpx
+import warm
+from terminal import SECONDS, Terminal
+
+
+@dataclass
+class StudioServer:
+    """A running studio."""
+
+    url: str  # without a slash at its end
+    link: str  # the link of the terminal, not used yet
+    process: subprocess.Popen[str]
+    _visitors: list[Visitor] = field(default_factory=list)
+
+    def visitor(self) -> Visitor:
+        """Return a browser that the link has let in."""
+        visitor = Visitor(self.url)
+        self._visitors.append(visitor)
+        response = visitor.client.get(self.link)
+        assert response.status_code == 303, response.text
+        return visitor
+
+    def close(self) -> None:
+        """Close the connections of all visitors, which a server would wait for."""
+        for visitor in self._visitors:
+            visitor.client.close()
+
+
+class Visitor:
+    """A browser without JavaScript."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, timeout=SECONDS)
+
+    def get(self, path: str, status: int = 200) -> str:
+        """Return a page."""
+        response = self.client.get(path)
+        assert response.status_code == status, response.text
+        return response.text
+
+    def send(self, page: str, action: str, status: int = 303, **fields: str) -> httpx.Response:
+        """Send a form of a page with what a person filled in."""
+        form = re.search(rf'<form method="post" action="{re.escape(action)}".*?</form>', page, re.DOTALL)
+        assert form is not None, page
+        hidden = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form[0]))
+        data = {**{name: unescape(value) for name, value in hidden.items()}, **fields}
+        response = self.client.post(action, data=data, headers={"Origin": str(self.client.base_url).rstrip("/")})
+        assert response.status_code == status, response.text
+        return response
+
+    def follow(self, response: httpx.Response) -> str:
+        """Return the page that the answer to a form leads to."""
+        return self.get(response.headers["Location"])
+
+
+@contextmanager
+def serving_studio(terminal: Terminal, *args: str, address: str = "127.0.0.1:0") -> Iterator[StudioServer]:
+    """Start a studio. It is stopped by a signal, and must end cleanly."""
+    process = warm.perstack(
+        *("studio", "--provider", "scripted", "--http", address, *args),
+        cwd=terminal.workspace,
+        env=terminal.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        match = re.search(r"(http\S+)", process.stderr.readline())
+        assert match, process.stderr.read()
+        parts = urlsplit(match[1])
+        server = StudioServer(f"http://{parts.netloc}", match[1], process)
+        yield server
+        server.close()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, out, err) == (0, "", "")
+    finally:
+        process.kill()
+        process.communicate()
