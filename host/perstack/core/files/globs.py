@@ -80,8 +80,8 @@ class Glob:
             return is_strict  # an invalid glob allows nothing, and always denies
         return engine.search(folded.encode("utf-8", "replace")) is not None
 
-    def is_around(self, folder: str) -> bool:
-        """Return True if the glob names something inside the folder, which changes with the folder."""
+    def names_something_in(self, folder: str) -> bool:
+        """Return True if the glob names something inside the folder, so that a change of the folder affects it."""
         names = folded_path(_plain(self.text.strip()))
         literal = re.split(r"[*?\[]", names)[0]
         return folder == "." or literal.startswith(f"{folded_path(folder)}/")
