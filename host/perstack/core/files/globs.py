@@ -72,7 +72,7 @@ class Glob:
         return self.literal.endswith(" ") and line == self.literal[:-1]
 
     def matches_path(self, path: str, *, is_strict: bool) -> bool:
-        """Return True if a path matches. `is_strict`: ignore case, and match all in a folder that the glob names."""
+        """Return True if a path matches. `is_strict`: ignore case, and match all files in a folder that it names."""
         names = self.text.strip()
         folded = folded_path(path) if is_strict else path
         engine = compile_pattern(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
