@@ -8,7 +8,7 @@ from pathlib import Path
 from perstack.next_steps import Note, SetOption, Trust
 
 STATE_KEY = "PERSTACK_STATE_KEY"
-"""Variable with the key for the marks of state. The host reads it only from the environment of its own process."""
+"""Variable with the key for the marks of state. The host reads it only from its process's environment."""
 
 
 class Environment(dict[str, str]):
@@ -52,7 +52,7 @@ class Environment(dict[str, str]):
         return self.with_variables({name: value for name, value in self.items() if name not in self.stored})
 
     def with_variables(self, variables: Mapping[str, str]) -> Environment:
-        """Return a copy with these variables in place of its own."""
+        """Return a copy with these variables only."""
         return Environment(
             variables,
             files=self.files,
@@ -75,6 +75,6 @@ INHERITED = frozenset(  # variables that every program inherits from the host, i
 
 
 def inherit_variables(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that every program inherits, and those that `more` names."""
+    """Return the variables that every program inherits, and the ones that `more` names."""
     allowed = INHERITED.union(more)
     return {name: value for name, value in env.items() if name in allowed or name.startswith("LC_")}

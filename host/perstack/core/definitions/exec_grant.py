@@ -83,7 +83,7 @@ def offers_exec(expert: Expert) -> bool:
 
 
 def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> RuleSet:
-    """Return the rule set that asks about each program of this Expert that no rule of its own or the project allows."""
+    """Return the rule set that asks about each program that no rule of this Expert or the project allows."""
     skill = _base_skill(expert)
     allow = tuple(
         dict.fromkeys(
@@ -101,7 +101,7 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
 
 
 def is_exec(decided: DecidedCall, expert: Expert) -> bool:
-    """Return whether a decided call may be `exec` of the base skill, whatever name the model was shown."""
+    """Return whether a decided call may be `exec` of the base skill, under any name that models are shown."""
     return decided.tool_name.endswith(EXEC) and decided.skill_name == _base_skill(expert)
 
 

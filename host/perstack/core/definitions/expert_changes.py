@@ -58,7 +58,7 @@ def _identity_if_any(expert: Expert | None) -> Expert | None:
 
 
 class ExpertChange(Record):
-    """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
+    """A change of a Run to its Expert's skills or delegates; it holds from the next generation on."""
 
     tool: ChangingTool
     name: str  # name of the skill, or key of the delegate

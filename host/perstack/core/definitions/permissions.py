@@ -262,7 +262,7 @@ class RuleSet(Record):
     source: str  # file and table for display: `perstack.toml [permissions]`
     expert: str = Field(default="", exclude_if=falsy)  # key; empty for the project, whose rules alone open paths
     permissions: Permissions
-    # rules that a person approved; each overrides the same rule in `ask`
+    # rules that a person approved; each overrides an equal rule in `ask`
     approved: Annotated[tuple[str, ...], EMPTIED, Field(exclude_if=falsy)] = ()
 
 
@@ -355,7 +355,7 @@ def not_in_force(
 def missing_from(
     chain: Sequence[RuleSet], parent_rules: Iterable[RuleSet], widening: Widening | None
 ) -> tuple[RuleSet, ...]:
-    """Return the parent's rules that are missing in a Run's `chain`, to which `widening` is about to be applied."""
+    """Return the parent's rules that are missing in a Run's `chain`, to which `widening` will be applied next."""
     widened = () if widening is None else apply_widening_to_all(chain, widening)
     existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in (*chain, *widened)]
     return tuple(

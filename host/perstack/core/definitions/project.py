@@ -63,7 +63,7 @@ def _unknown_status(names: Iterable[str]) -> str | None:
 
 
 class Retention(Record):
-    """`[retention]`: which Jobs are removed automatically: those that meet all given conditions; without one, none."""
+    """`[retention]`: which Jobs are removed automatically. Each meets all given conditions; without one, none is."""
 
     older_than: Annotated[
         str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`", effect="writes")
@@ -232,7 +232,7 @@ class Project(SharedKeys):
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key", effect="table")] = Field(
         default_factory=dict
     )
-    recorded_permissions: Permissions | None = None  # recorded when iterations began; they hold besides today's
+    recorded_permissions: Permissions | None = None  # rules of the time when iterations began, added to today's
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     test_commands: tuple[str | tuple[str, ...], ...] = ()  # from the Experts' tests, which no Expert has as a field

@@ -177,7 +177,7 @@ def narrow_policy(own_policy: SandboxPolicy | None, callers_policy: SandboxPolic
         network=tuple(_common_destinations(mine.network, callers_policy.network)),
         **{name: _lower_limit(getattr(mine, name), getattr(callers_policy, name)) for name in _LIMITS},
     )
-    # an empty policy means the same as none
+    # an empty policy confines nothing, like None
     return None if policy == SandboxPolicy() else policy
 
 

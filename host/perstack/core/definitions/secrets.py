@@ -47,7 +47,7 @@ def iterate_without_secrets(iterate: Iterate) -> Iterate:
 
 
 def with_secrets(recorded_expert: Expert, todays_expert: Expert | None) -> Expert:
-    """Return a recorded definition with the secrets of today's skills that have the same names."""
+    """Return a recorded definition with the secrets of today's skills, matched by name."""
     if todays_expert is None:
         return recorded_expert
     current = {skill.name: skill for skill in todays_expert.skills}

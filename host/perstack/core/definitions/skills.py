@@ -162,7 +162,7 @@ class DecidedCall(Record):
 
 
 def without_verdict(decided: DecidedCall) -> DecidedCall:
-    """Return a decided call without verdicts, except those of the first two stages.
+    """Return a decided call with the verdicts of the first two stages alone.
 
     A refused call has lost its kind: with a skill `delegate/…` it counts as a delegation, otherwise as a tool's call.
     """
@@ -492,7 +492,7 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
 
 
 def base_of(skills: Iterable[AnySkill]) -> Skill:
-    """Return the base skill as it is declared, or else the one that every Expert has."""
+    """Return the base skill as it is declared, or else the default that every Expert has."""
     return next(skill for skill in with_base(skills) if is_base_skill(skill))
 
 

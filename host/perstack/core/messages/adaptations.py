@@ -89,7 +89,7 @@ Adaptations = tuple[Adaptation, ...]
 
 
 def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptations:
-    """Return the named adaptations that are new, each once, without those of parts that are left out already."""
+    """Return the named adaptations that are new, each once, and not of a part that is left out already."""
     omitted = {(item.part, item.name) for item in known if item.form == "omitted" and item.part != "thinking"}
     found: list[Adaptation] = []
     for item in named:
@@ -179,7 +179,7 @@ MAX_LISTED = 5  # adaptations of one event that are named in a line
 
 
 def media_adaptation(part: BlobPart, adaptations: Mapping[str, Adaptation]) -> Adaptation | None:
-    """Return the adaptation of an image or document, from those of media by name; None if it is sent unchanged."""
+    """Return the adaptation of an image or document, from media adaptations by name; None if it is sent unchanged."""
     kind = ANY_DOCUMENT if part.mime_type == PDF else ANY_IMAGE
     is_of_kind = kind == ANY_DOCUMENT or part.mime_type.startswith("image/")
     return adaptations.get(part.sha256) or (adaptations.get(kind) if is_of_kind else None)

@@ -129,7 +129,7 @@ class RuleTarget:
 
 
 def is_about(rule: PermissionRule, policy_call: PolicyCall, *, is_strict: bool = True) -> bool:
-    """Return whether the rule names the tool, whatever its arguments are. `is_strict`: False for a rule that allows."""
+    """Return whether the rule names the tool, with any arguments. `is_strict`: False for a rule that allows."""
     if rule.is_delegate:
         return policy_call.kind == "delegate" and rule.tool.matches(policy_call.tool)
     if rule.skill is None and not is_strict and not policy_call.is_host:
@@ -146,7 +146,7 @@ def _names_tool(rule: PermissionRule, policy_call: PolicyCall) -> bool:
 
 
 def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    """Return whether the rule is about this use of the target. A strict `read(…)` also means a tool named `read`."""
+    """Return whether the rule covers this use of the target. A strict `read(…)` also means a tool named `read`."""
     return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.policy_call))
 
 

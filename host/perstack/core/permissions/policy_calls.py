@@ -25,12 +25,12 @@ from perstack.core.files.file_names import STATE_FOLDER, fold_case, protected_by
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
-"""Return the names of a path that is relative to a folder: its target's, and also its own if it is a link. Names are
+"""Return the names of a path that is relative to a folder: of its target, and also of the link if it is one. Names are
 relative to the workspace, which is `.`, or absolute if they are outside. Never raises."""
 
 
 class PathResolver:
-    """Resolver for one call. `resolved` has the names of each path that leads elsewhere than it is written."""
+    """Resolver for one call. `resolved` has the names of each path whose target differs from the written path."""
 
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
         self._resolve = resolve

@@ -43,7 +43,7 @@ class Ruling:
     rule: str = ""  # text; empty for a default, and for a line that is asked about because nothing can parse it
     list: RuleList = "default"
     source: str = ""  # origin: `perstack.toml [permissions].deny`. Empty without rules
-    subject: str = ""  # part of the call that the ruling is about: a path, or the strictest command
+    subject: str = ""  # part of the call that was judged: a path, or the strictest command
     reason: str = ""  # reason why a person is asked about a line without a rule for it
     opens: tuple[str, ...] = ()  # resolved protected paths that a rule names and this call may use once allowed
 
@@ -67,7 +67,7 @@ class ParsedRules:
     deny: tuple[PermissionRule, ...]
     ask: tuple[PermissionRule, ...]
     allow: tuple[PermissionRule, ...]
-    approved: tuple[PermissionRule, ...] = ()  # rules that a person approved; each overrides the same rule in `ask`
+    approved: tuple[PermissionRule, ...] = ()  # rules that a person approved; each overrides an equal rule in `ask`
 
     def may_restrict(self, policy_call: PolicyCall) -> bool:
         """Return whether the default or a rule may ask about the tool or deny it."""
@@ -257,7 +257,7 @@ def _rulings_on_file(rules: ParsedRules, policy_call: PolicyCall, path: str, too
 
 
 def _target(policy_call: PolicyCall, command: ShellCommand) -> RuleTarget:
-    """Return the command as a target of its own, without the script or wrapper around it."""
+    """Return the command as a separate target, without the script or wrapper around it."""
     known_words = command.known
     line = line_of([*command.assignments, *known_words])
     start = None if command.is_known else (f"{line} " if line else "")

@@ -84,7 +84,7 @@ def shorten(text: str, max_chars: int = _MAX_MESSAGE_CHARS) -> str:
 
 @lru_cache(maxsize=16)
 def limit_steps(base: type[Validator]) -> type[Validator]:
-    """Return a validator class for the same draft whose keywords spend steps."""
+    """Return a validator class of this draft whose keywords spend steps."""
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
     bounded = {name: keyword for name, keyword in _bounded_keywords(keywords).items() if name in keywords}
