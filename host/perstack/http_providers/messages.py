@@ -31,6 +31,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.messages.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptations, names_in
+from perstack.core.messages.media import COMMON_IMAGE_TYPES, PDF
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -50,9 +51,7 @@ from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # of every vendor
-
-PDF = "application/pdf"
+IMAGE_TYPES = COMMON_IMAGE_TYPES  # image types that every vendor accepts
 
 NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
 

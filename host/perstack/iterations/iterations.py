@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
-from perstack.core.definitions.secrets import measured_without_secrets
+from perstack.core.definitions.secrets import iterate_without_secrets
 from perstack.core.definitions.settings import check_budget
 from perstack.core.jobs.queries import check_query
 from perstack.engine.context.host_setup import SetupSource
@@ -78,7 +78,7 @@ class Iterations:
             timestamp=self._clock.now(),
             expert_key=expert.key,
             query=query,
-            iterate=measured_without_secrets(settings),
+            iterate=iterate_without_secrets(settings),
             definition=definition,
         )
         async with self._log.lease(series_id):

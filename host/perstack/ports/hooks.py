@@ -42,7 +42,7 @@ PROJECT = "perstack"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-hookspec(perstack_commands)  # a mark on it is no error
+hookspec(perstack_commands)  # otherwise pluggy would refuse a plugin that marks this function with `@hookimpl`
 
 
 @hookspec

@@ -292,7 +292,7 @@ def test_a_key_that_cannot_be_read_is_a_usage_error_before_anything_is_written(t
     [
         ('anchor = "heads.jsonl"', "audit.anchor: must be `file:PATH`, an `https://` address, or a program"),
         ('anchor = "http://example.com/"', "audit.anchor: must be `https://`"),
-        ('anchor = "https://me:pass@example.com/"', "audit.anchor: must not have a user or a password in it"),
+        ('anchor = "https://me:pass@example.com/"', "audit.anchor: must not contain a user or a password"),
         ("anchor = []", "audit.anchor: must not be empty"),
         ('signingKey = "-----BEGIN PRIVATE KEY"', "audit.signingKey: must name a file"),
         ("anchr = 1", "audit.anchr: unknown key; did you mean `anchor`?"),

@@ -152,8 +152,8 @@ def test_validate_warns_of_rules_that_hold_for_less_than_they_seem_to(terminal: 
         " alone; write `SKILL/browser_click`",
         "permissions.allow[1]": "`exec(git status*)` allows `status*` as one word and nothing after it: for arguments"
         " write ` *`",
-        "permissions.allow[2]": "`exec(ls --o*)` never matches: it has an option without a whole name, --o*: a rule"
-        " names its options",
+        "permissions.allow[2]": "`exec(ls --o*)` never matches: it has a wildcard in the name of an option, --o*:"
+        " write the whole name",
         "permissions.allow[3]": "`exec(ls {-l)` never matches: it has no `}` after its options",
     }
 

@@ -52,7 +52,7 @@ from perstack.core.schemas.result_schemas import result_schema_of
 
 
 class ExpertEvaluator(Record):
-    """An Expert that judges what another has made."""
+    """An Expert that evaluates the result of another."""
 
     expert: NonEmptyText
 
@@ -203,7 +203,7 @@ class ProviderToolOptions(Record):
 
 
 class _Functions:
-    """Annotation of functions of Python: no record has them, so none is read from JSON."""
+    """Annotation of a field with Python functions, which is neither recorded nor read from JSON."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Accept a sequence of functions."""
@@ -223,7 +223,7 @@ class _Functions:
 class Expert(SharedKeys):
     """Agent with one purpose. In Python its key may be given as `name`."""
 
-    if TYPE_CHECKING:  # to a type checker each of the two names of the key may be left out
+    if TYPE_CHECKING:  # type checkers must accept an Expert with either of the key's two names
         key: Annotated[str, Rule(wrong_expert_key)] = ""
         name: str = ""
     else:
@@ -329,7 +329,7 @@ class Expert(SharedKeys):
         skill = functions_skill(self.key, self.tools)
         others = tuple(other for other in self.skills if not (isinstance(other, PluginSkill) and other.functions))
         if any(other.name == FUNCTIONS_SKILL for other in others):
-            raise ValueError(f"a skill is called `{FUNCTIONS_SKILL}`, as the one with the functions: rename it")
+            raise ValueError(f"a skill is named `{FUNCTIONS_SKILL}`, like the skill with the functions: rename it")
         object.__setattr__(self, "skills", (*others, skill))
         return self
 

@@ -22,7 +22,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
-from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force, read_rule
+from perstack.core.definitions.permissions import Approval, RuleSet, missing_from, not_in_force, read_rule, start_rules
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
@@ -146,7 +146,7 @@ class RunStarter:
                 runtime_version=VERSION,
                 **new.caller_fields,
                 overrides=setup.overrides.chosen,
-                permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                permissions=start_rules(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=policy,
                 output=output,
