@@ -32,7 +32,7 @@ from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
 from perstack.engine.jobs.job_request import takes_caller_fields
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
-from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.providers_and_prices import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features

@@ -14,7 +14,7 @@ import pytest
 from hosts import Bench, closing, expert, wait_for
 
 from perstack.audit.auditor import verify_any
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
 from perstack.core.definitions.experts import Iterate
 from perstack.host import Host

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.trail import AnchoredTrail
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
 from perstack.core.base.chain import Head, Sealed, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
@@ -45,7 +45,7 @@ from perstack.system.user import this_user
 from perstack.tasks.task_log import TASKS
 
 if TYPE_CHECKING:
-    from perstack.audit.redaction import Redaction
+    from perstack.audit.event_redaction import Redaction
     from perstack.audit.rule_testing import BacktestResult
     from perstack.core.permissions.policy_calls import PolicyCall
 

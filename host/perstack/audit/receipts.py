@@ -22,7 +22,7 @@ from perstack.audit.receipt_statements import (
     records_in_force,
     statement_of,
 )
-from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification_report import Finding, Report, Unchecked
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner

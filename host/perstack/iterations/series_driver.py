@@ -18,8 +18,8 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError

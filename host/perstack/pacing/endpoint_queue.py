@@ -12,7 +12,7 @@ from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.engine.plugins.providers import OnWait
+from perstack.engine.plugins.providers_and_prices import OnWait
 from perstack.errors import ProviderError
 from perstack.pacing.rate_limit import (
     NO_LIMITS,

@@ -16,7 +16,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.snapshots.rewind_lock import lease_without_rewind

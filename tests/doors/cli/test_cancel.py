@@ -54,7 +54,7 @@ def test_a_job_that_nobody_drives_is_said_to_be_such(busy: Terminal) -> None:
 def test_one_that_does_not_stop_in_time_is_said_and_the_request_withdrawn(
     busy: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack.engine.log.leases_and_stop_requests._STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("perstack.engine.log.delegate_leases_and_stop_requests._STOP_TIMEOUT_S", 0.5)
 
     async def stop(host: Host) -> None:
         async with host:

@@ -195,7 +195,7 @@ UNUSED = {
         "perstack.agent_skills",
         "perstack.agent_skills.library",
     ),
-    "perstack.engine.plugins.secret_masking",
+    "perstack.engine.plugins.secret_vault",
     *("perstack.core.files.line_diff", "perstack.snapshots.tree_diff", "perstack.snapshots.rewind"),
     *(
         "httpx",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.usage import Usage
 from perstack.core.messages.messages import ExpertMessage
-from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.providers_and_prices import Prices
 from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.provider import Generation, PriceList
 from perstack.testing.scripted import ScriptedProvider, text, tool
@@ -54,7 +54,7 @@ def test_prices_are_imported_while_the_first_model_with_published_ones_works() -
     program = (
         "import asyncio, sys\n"
         "from perstack.engine.plugins.registry import load_plugins\n"
-        "from perstack.engine.plugins.providers import Prices\n"
+        "from perstack.engine.plugins.providers_and_prices import Prices\n"
         "providers = load_plugins().providers\n"
         "async def main():\n"
         "    prices = Prices(providers)\n"

@@ -36,7 +36,7 @@ from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases_and_stop_requests import StopRequests
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
@@ -418,7 +418,7 @@ class Jobs(JobReader):
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+            from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
             await DelegateLeases(self.storage).forget_job(job_id)
 

@@ -31,7 +31,7 @@ from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.trust_checks import ToolLock

@@ -42,7 +42,7 @@ from perstack.core.runs.retries_and_fallbacks import GiveUp
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import OnWait, Prices
+from perstack.engine.plugins.providers_and_prices import OnWait, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.attempts import (
     Attempts,

@@ -30,7 +30,7 @@ from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.providers_and_prices import Prices
 from perstack.engine.runs.inputs import MEDIA, MediaTokens
 from perstack.errors import ProviderError
 from perstack.ports.parts import Parts
