@@ -29,8 +29,7 @@ from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Phase, RunStatus
-from perstack.doors.cli.driving import EXIT_STATUS
-from perstack.doors.cli.main import EXIT_CODES
+from perstack.doors.cli.exit_statuses import EXIT_CODES, EXIT_STATUS
 from perstack.feature_logs.transitions import Transition
 from perstack.ports import hooks, storage
 from perstack.tasks.state import TaskStatus

@@ -10,7 +10,7 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.definition_files import load_project
-from perstack.doors.cli.main import EXIT_CODES
+from perstack.doors.cli.exit_statuses import EXIT_CODES
 from perstack.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.ports.evaluator import Artifact
 
