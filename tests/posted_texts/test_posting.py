@@ -236,7 +236,7 @@ def test_a_removed_text_is_not_sent_again_and_one_that_waits_never_is(bench: Ben
     assert [text.text for text in texts] == ["go", "yes", WISH]
     wait_for(host.texts.drop("job", texts[-1].id, by=ANN))
     assert [text.text for text in wait_for(host.texts.standing_texts("job"))] == ["go", "yes"]
-    with pytest.raises(NotFound, match="no person has said job-1-99 to Job job"):
+    with pytest.raises(NotFound, match="Job job has no posted text job-1-99"):
         wait_for(host.texts.drop("job", "job-1-99"))
     wait_for(host.answer("no", job_id="job"))
     assert [text.text for text in wait_for(host.texts.standing_texts("job"))] == ["go", "yes", "no"]

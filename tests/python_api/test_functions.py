@@ -133,7 +133,7 @@ def test_what_cannot_be_a_tool_is_refused_in_one_line(tmp_path: Path) -> None:
         host_of(tmp_path, model, clerk(find, find))
     with pytest.raises(UsageError, match=r"takes functions, as in tools=\[find_order\], and not str"):
         clerk("find_order")
-    with pytest.raises(UsageError, match="a skill is called `tools`, as the one with the functions: rename it"):
+    with pytest.raises(UsageError, match="a skill is named `tools`, like the skill with the functions: rename it"):
         clerk(find_order, skills=(PluginSkill(name="tools", plugin="x"),))
     with pytest.raises(UsageError, match="find_order: a function of Python cannot be written as TOML"):
         host_of(tmp_path, model, clerk(find_order)).project.to_toml()

@@ -109,7 +109,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             # an empty log was left by a process that died before the first event
             if await self._space.read(log_of(series_id), limit=1):
                 step = Resume(series_id, "series")
-                raise UsageError(f"iterations {series_id} exist", next_steps=(step,)) from error
+                raise UsageError(f"iterations {series_id} exist already", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:

@@ -163,7 +163,7 @@ class JobFiles:
             name = missing[0].path.decode("utf-8", "replace")
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UsageError(
-                f"the files of Job {job_id} are not in {self._workspace}: its state of {name!r}{more} is missing",
+                f"the files of Job {job_id} are not in {self._workspace}: none has {name!r}{more} as the Job left it",
                 next_steps=(SetOption("workspaces"),),
             )
 

@@ -47,7 +47,7 @@ def test_a_job_that_nobody_drives_is_said_to_be_such(busy: Terminal) -> None:
     assert busy.call("run", "lead", "go", "--job-id", "quick").code == 0
     result = busy.call("cancel", "quick")
     assert (result.code, result.out) == (2, "")
-    assert "Job quick cannot be stopped: nobody drives it" in result.err
+    assert "Job quick cannot be stopped: no process drives it" in result.err
     assert busy.call("cancel", "none").code == 2
 
 

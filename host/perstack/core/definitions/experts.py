@@ -214,7 +214,7 @@ class _Functions:
             items = tuple(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else (value,)
             for item in items:
                 if not callable(item):
-                    raise ValueError(f"takes functions, as in tools=[find_order], and not {type(item).__name__}")
+                    raise ValueError(f"takes functions, as in tools=[find_order], not {type(item).__name__}")
             return items
 
         return core_schema.with_info_before_validator_function(check, core_schema.any_schema())
@@ -329,7 +329,7 @@ class Expert(SharedKeys):
         skill = functions_skill(self.key, self.tools)
         others = tuple(other for other in self.skills if not (isinstance(other, PluginSkill) and other.functions))
         if any(other.name == FUNCTIONS_SKILL for other in others):
-            raise ValueError(f"a skill is called `{FUNCTIONS_SKILL}`, as the one with the functions: rename it")
+            raise ValueError(f"a skill is named `{FUNCTIONS_SKILL}`, like the skill with the functions: rename it")
         object.__setattr__(self, "skills", (*others, skill))
         return self
 

@@ -242,7 +242,7 @@ class Jobs(JobReader):
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
-            raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
+            raise Conflict(f"question {question_id} is not open in a delegate of a Job that this process drives")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
@@ -400,7 +400,7 @@ class Jobs(JobReader):
                 return
             info = info or await self.storage.lease_info(job_id)
             if info is None:
-                raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
+                raise UsageError(f"Job {job_id} cannot be stopped: no process drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
         self.runner.active.stop(job_id)
