@@ -139,7 +139,7 @@ def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
         _check_file(fd)
         if os.fstat(fd).st_size > _MAX_FILE_BYTES:
             raise OSError(
-                errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, for a file for each Job"
+                errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, which has a file for each Job"
             )
         for line in _lines(file):
             try:

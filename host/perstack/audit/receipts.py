@@ -183,12 +183,12 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
         places = _hashes(lines)
         if len(places.hashes) < len(lines):
             valid_count = len(places.hashes)
-            words = f"{run_id}, event {valid_count + 1}: the log is damaged or was changed here"
+            words = f"{run_id}, event {valid_count + 1}: the line does not fit the log"
             raise Damaged(words, readable=valid_count, next_steps=(Inspect("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
-        raise NotFound(f"Job {job_id} has no events: there is nothing to write a receipt for")
+        raise NotFound(f"Job {job_id} has no events: a receipt would cover nothing")
     return ends
 
 

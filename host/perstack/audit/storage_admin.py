@@ -238,8 +238,8 @@ class _OwnerCopy:
 
     def _other_records(self, ref: RunRef, seq: int) -> Conflict:
         return Conflict(
-            f"{self._target_storage.location}, run {ref.run_id}: the records after record {seq} differ: it was"
-            " continued there, or belongs to another Job; nothing was changed there"
+            f"{self._target_storage.location}, run {ref.run_id}: other records follow record {seq}: it was continued"
+            " there, or belongs to another Job; nothing there was changed"
         )
 
     async def _copy_caches(self, runs: Sequence[str]) -> None:

@@ -138,7 +138,7 @@ def _check(source: RecordingSource, hiding: SecretMasker) -> None:
         raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {limit}")
     for name, data in source.blobs.items():
         if hiding.is_in(data):
-            flaw = f"a file in a tool's result, {name[:12]}, contains a secret of this environment"
+            flaw = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
             raise UsageError(f"Job {source.job_id} cannot be recorded: {flaw}; record a Job without it")
 
 

@@ -432,8 +432,8 @@ class StagedRewind:
                 return journal if journal.is_made else None
             self._file.remove()
             raise StorageError(
-                f"{self._file.workspace}: a rewind was cut short here, and {journal.staging}, which had"
-                " its new files, is gone: check the files, and rewind again"
+                f"{self._file.workspace}: a rewind was cut short here, and {journal.staging}, where its files were"
+                " staged, is gone: check the files, and rewind again"
             ) from error
         if journal.phase != "forward" or not self._is_whole():
             self.undo()

@@ -87,7 +87,7 @@ def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, 
         if not writable and is_below(name, tuple(_names(surroundings.shown))):
             continue
         if writable or name != reserved or Path(reserved).is_dir():
-            raise UsageError(f"{setting} is {path}, which is reserved for the host: name another folder")
+            raise UsageError(f"{setting} is {path}, which only the host may use: name another folder")
     if is_state_of_project(os.path.abspath(name)):  # noqa: PTH100 - resolve() would follow links
         raise UsageError(f"{setting} is {path}, the state of a perstack project: name another folder")
     if not writable:

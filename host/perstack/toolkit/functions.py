@@ -223,7 +223,7 @@ def tool_function(
         raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
-        raise PluginError(f"{place}: {name!r} is not a valid name of a tool; use 1 to 64 of a-z, A-Z, 0-9, _ and -")
+        raise PluginError(f"{place}: {name!r} is not a valid name of a tool; use at most 64 of a-z, A-Z, 0-9, _ and -")
     documented = read_docstring(function.__doc__ or "")
     description = description or documented.description
     if not description:

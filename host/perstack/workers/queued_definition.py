@@ -87,7 +87,9 @@ async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedD
     """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:
-        raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: restore {digest}")
+        raise StorageError(
+            f"Job {job_id}: the definition that it was queued with was changed: restore the blob {digest}"
+        )
     try:
         return for_queued(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:

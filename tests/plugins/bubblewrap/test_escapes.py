@@ -281,11 +281,11 @@ def test_the_git_folder_of_another_repository_is_not_changed(box: Box) -> None:
 @pytest.mark.parametrize(
     ("key", "place", "reason"),
     [
-        ("writable", "{workspace}/perstack", "which is reserved for the host"),
-        ("writable", "{workspace}/perstack/jobs", "which is reserved for the host"),
-        ("readable", "{workspace}/perstack", "which is reserved for the host"),
-        ("readable", "{workspace}/perstack/state", "which is reserved for the host"),
-        ("readable", "{elsewhere}/link/state", "which is reserved for the host"),
+        ("writable", "{workspace}/perstack", "which only the host may use"),
+        ("writable", "{workspace}/perstack/jobs", "which only the host may use"),
+        ("readable", "{workspace}/perstack", "which only the host may use"),
+        ("readable", "{workspace}/perstack/state", "which only the host may use"),
+        ("readable", "{elsewhere}/link/state", "which only the host may use"),
         ("writable", "{workspace}/perstack.toml", "nothing that tools start may change that"),
         ("writable", "{elsewhere}/definition", "a file that the host reads"),
         ("writable", "{elsewhere}/.env", "a file of environment variables"),

@@ -235,7 +235,7 @@ class HostSetup:
             try:
                 paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
             except TooMuch as error:
-                notice(f"`{pattern}` of `include` {error}; see what programs have created there")
+                notice(f"`{pattern}` of `include` {error}; check which files programs have created there")
         return paths
 
     def definition(self, expert_key: str) -> SeriesDefinition:

@@ -247,7 +247,7 @@ def _of_this_api(plugin: object, name: str, package: str) -> object:
     if declared != hooks.PLUGIN_API:
         raise PluginError(
             f"plugin {name} of {package} is written for plugin API {declared}, but the host has {hooks.PLUGIN_API}:"
-            " install versions of the two that fit together"
+            " install compatible versions of both"
         )
     return plugin
 
@@ -314,5 +314,5 @@ def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str
 def _merge(kind: str, new: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin) -> None:
     for name, factory in new.items():
         if name in registered and registered[name] is not factory:
-            raise PluginError(f"two plugins register the {kind} {name!r}; remove {candidate.package} or the other")
+            raise PluginError(f"two plugins provide the {kind} {name!r}; remove {candidate.package} or the other")
         registered[name] = factory

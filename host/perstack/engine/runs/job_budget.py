@@ -125,8 +125,8 @@ class JobBudget:
         decision = await self._reserve_when_possible(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
-                f"{run.id}: the tokens of a document are not known before a model has read it, so the budget must"
-                f" have room for the whole context, {input_tokens:,} tokens"
+                f"{run.id}: the tokens of a document are not known before a model has read it, so the budget must have"
+                f" room for {input_tokens:,} tokens, the whole context"
             )
         return decision
 
