@@ -183,7 +183,7 @@ def test_what_has_ended_or_is_empty_is_refused_in_one_line_that_says_what_to_do(
         wait_for(host.tell("job", WISH))
     with pytest.raises(UsageError, match="TEXT is empty"):
         wait_for(host.tell("job", " \n"))
-    with pytest.raises(UsageError, match="TEXT has 20,001 characters, and may have 20,000"):
+    with pytest.raises(UsageError, match="TEXT has 20,001 characters, more than 20,000"):
         wait_for(host.tell("job", "x" * 20_001))
     with pytest.raises(NotFound):
         wait_for(host.tell("none", WISH))

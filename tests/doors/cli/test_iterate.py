@@ -397,7 +397,7 @@ def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: T
         (("iterate", "nobody", "q"), "there is no Expert 'nobody'"),
         (("iterate", "bare", "q"), "Expert bare does not say how it is measured"),
         (("iterate", "solo", "q", "--id", "it"), "iterations it exist already; continue with: perstack resume it"),
-        (("iterate", "solo", "q", "--id", "it-i1"), "there is a Job it-i1"),
+        (("iterate", "solo", "q", "--id", "it-i1"), "there is already a Job it-i1"),
         (("iterate", "solo", "q", "--id", "x" * 101), "is too long for an id of iterations"),
         (("iterate", "solo", "q", "--target", "nan"), "use a finite number"),
     ],

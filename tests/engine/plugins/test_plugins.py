@@ -62,7 +62,7 @@ def test_an_installed_plugin_of_another_plugin_api_is_left_out_with_a_notice(tmp
     (left_out,) = [info for info in load_plugins().infos if info.name == "later"]
     assert left_out.error is not None
     assert "written for plugin API 2" in left_out.error
-    assert "plugin later of later was left out" in capsys.readouterr().err
+    assert "plugin later of later was skipped" in capsys.readouterr().err
 
 
 def test_a_misspelt_hook_is_refused() -> None:
