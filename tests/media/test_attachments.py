@@ -63,7 +63,7 @@ def test_one_attachment_that_is_in_no_list_is_an_error(bench: Bench) -> None:
     ("wrong", "words"),
     [
         ("missing.png", "missing.png cannot be attached: no such file or directory"),
-        ("a\0b", r"'a\\x00b' cannot be attached: no file can have this name"),
+        ("a\0b", r"'a\\x00b' cannot be attached: no file has such a name"),
         (3, "attachment 1 must be a path, bytes or a Blob, and is int"),
     ],
 )

@@ -68,7 +68,7 @@ def check_together(attachments: Sequence[Attached]) -> None:
         raise UsageError(f"{len(attachments)} files are attached: attach at most {MAX_ATTACHMENTS}")
     size = sum(len(attachment.data) for attachment in attachments)
     if size > _MAX_TOTAL_BYTES:
-        raise UsageError(f"the attachments have {size:,} bytes in all: attach at most {_MAX_TOTAL_BYTES:,}")
+        raise UsageError(f"the attachments have {size:,} bytes together: attach at most {_MAX_TOTAL_BYTES:,}")
 
 
 def _check_size(name: str, data: bytes, max_bytes: int) -> None:
@@ -129,7 +129,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise UsageError(f"{path} cannot be attached: {_reason(error)}") from None
     except ValueError:
-        raise UsageError(f"{str(path)!r} cannot be attached: no file can have this name") from None
+        raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
 
 
 def _reason(error: OSError) -> str:

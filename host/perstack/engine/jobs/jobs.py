@@ -242,7 +242,7 @@ class Jobs(JobReader):
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
-            raise Conflict(f"question {question_id} is not open in a delegate of a Job that this process drives")
+            raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
