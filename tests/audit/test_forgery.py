@@ -14,7 +14,7 @@ import pytest
 from hosts import Bench, closing, expert, wait_for
 
 from perstack.audit.auditor import verify_any
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
 from perstack.core.definitions.experts import Iterate
 from perstack.host import Host
@@ -311,7 +311,7 @@ def test_a_task_or_a_series_that_was_copied_to_another_id_is_found(copy: Path, o
     (space / "other" / "runs" / f"{of}-1").rename(space / "other" / "runs" / "other-1")
     checked = {one.job_id: one for one in wait_for(_verified_all(copy))}
     assert {name for name, one in checked.items() if one.findings} == {"other"}
-    assert any("its id does not say this place" in finding.message for finding in checked["other"].findings)
+    assert any("its id names another place" in finding.message for finding in checked["other"].findings)
     host = host_in(copy)
     if of == "chore":
         listed = {task.task_id: task.damaged for task in wait_for(host.tasks.list()).tasks}

@@ -9,7 +9,7 @@ from hosts import Bench, Seen, expert, results, wait_for
 from stored_damage import replace_line
 
 from perstack.audit.redact import redact_event
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal
 from perstack.core.base.ids import By
 from perstack.errors import Conflict, Damaged, NotFound, UsageError

@@ -131,7 +131,7 @@ def test_what_cannot_be_a_tool_is_refused_in_one_line(tmp_path: Path) -> None:
         host_of(tmp_path, model, clerk(untyped))
     with pytest.raises(PluginError, match="has two tools 'find'; rename one"):
         host_of(tmp_path, model, clerk(find, find))
-    with pytest.raises(UsageError, match=r"takes functions, as in tools=\[find_order\], and not str"):
+    with pytest.raises(UsageError, match=r"takes functions, as in tools=\[find_order\], not str"):
         clerk("find_order")
     with pytest.raises(UsageError, match="a skill is named `tools`, like the skill with the functions: rename it"):
         clerk(find_order, skills=(PluginSkill(name="tools", plugin="x"),))

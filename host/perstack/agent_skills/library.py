@@ -112,7 +112,7 @@ class SkillLibrary:
             return _read(skill)
         folder = self._laid_out.get(skill.path)
         if folder is None:
-            return UsageError(f"skill {skill.name}: {skill.path} was not kept with the Job: submit it again")
+            return UsageError(f"skill {skill.name}: {skill.path} was not stored with the Job: submit the Job again")
         return _read(skill.model_copy(update={"path": str(folder)}))
 
     def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
@@ -125,8 +125,8 @@ class SkillLibrary:
         locked_digest = None if config is None else self._lock.folder_digest(config, skill)
         if locked_digest not in (None, folder.digest):
             raise UsageError(
-                f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
-                f" look at what has changed in {skill.path}",
+                f"Expert {expert.key}: skill {skill.name} differs from perstack.lock:"
+                f" review what has changed in {skill.path}",
                 next_steps=(Install(),),
             )
         fields = {"description": folder.skill_head.description, "digest": folder.digest, "is_found": False}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.trail import AnchoredTrail
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
 from perstack.core.base.chain import Head, Sealed, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
@@ -45,7 +45,7 @@ from perstack.system.user import this_user
 from perstack.tasks.task_log import TASKS
 
 if TYPE_CHECKING:
-    from perstack.audit.redaction import Redaction
+    from perstack.audit.event_redaction import Redaction
     from perstack.audit.rule_testing import BacktestResult
     from perstack.core.permissions.policy_calls import PolicyCall
 
@@ -55,7 +55,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
     space, ref, name = space_of(storage, definition.kind), log_of(owner_id), definition.store.name
     stored = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
     extra_run_ids = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
-    findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in extra_run_ids]
+    findings = [Finding(run_id, 0, "this log does not belong here") for run_id in extra_run_ids]
     events = EventLog(space, definition)
     state_at_head: tuple[S, Head] | None = None
 
@@ -71,7 +71,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
     if len(log.chain) < stored.floor and not findings:
-        words = f"the log ends at {len(log.chain)}, and {name} names {stored.floor} events"
+        words = f"the log ends at {len(log.chain)}, but {name} says it had {stored.floor} events"
         findings.append(Finding("", 0, words))
     elif stored.head is not None:
         findings += compare_with_head("", stored.head, log.chain)
@@ -108,7 +108,7 @@ def _compare_with_summary(name: str, stored: StoredSummary, expected: bytes) -> 
     try:
         differences = cache_differences(stored.text or b"", expected)
     except ValueError:
-        return [Finding("", 0, f"{name} does not read: what it says is in the log")]
+        return [Finding("", 0, f"{name} cannot be parsed; its content is in the log too")]
     if stored.head is not None and stored.floor not in (0, stored.head.seq):
         differences.append(f"is stored as that of event {stored.floor}, and says it is that of {stored.head.seq}")
     return [Finding("", 0, f"{name} {words}") for words in differences]

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.audit.verification import Finding
+from perstack.audit.verification_report import Finding
 from perstack.core.base.ids import Owner, OwnerKind, event_id_of, run_id_of
 from perstack.core.base.records import Record, falsy, first_problem
 from perstack.dataclass import dataclass

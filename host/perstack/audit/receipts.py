@@ -22,7 +22,7 @@ from perstack.audit.receipt_statements import (
     records_in_force,
     statement_of,
 )
-from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification_report import Finding, Report, Unchecked
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner
@@ -183,12 +183,12 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
         places = _hashes(lines)
         if len(places.hashes) < len(lines):
             valid_count = len(places.hashes)
-            words = f"{run_id}, event {valid_count + 1}: the log does not hold"
+            words = f"{run_id}, event {valid_count + 1}: the line does not fit the log"
             raise Damaged(words, readable=valid_count, next_steps=(Inspect("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
-        raise NotFound(f"Job {job_id} has no events: there is nothing to vouch for")
+        raise NotFound(f"Job {job_id} has no events: a receipt would cover nothing")
     return ends
 
 

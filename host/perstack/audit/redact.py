@@ -6,7 +6,14 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 
-from perstack.audit.redaction import Redaction, check_fields, fields_to_blank, redaction_of, remains_of, texts_to_blank
+from perstack.audit.event_redaction import (
+    Redaction,
+    check_fields,
+    fields_to_blank,
+    redaction_of,
+    remains_of,
+    texts_to_blank,
+)
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
@@ -16,8 +23,8 @@ from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.request_digest import tools_blob
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError

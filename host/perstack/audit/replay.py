@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perstack.audit.request_check import RequestCheck
-from perstack.audit.verification import Checked, Finding, Report, Unchecked
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked
 from perstack.audit.verify import KeptToolsCheck
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
 from perstack.core.runs.events import StartRun, StoredEvent

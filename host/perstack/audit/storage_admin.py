@@ -12,8 +12,8 @@ from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import job_ids, run_ids
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
 from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
@@ -239,7 +239,7 @@ class _OwnerCopy:
     def _other_records(self, ref: RunRef, seq: int) -> Conflict:
         return Conflict(
             f"{self._target_storage.location}, run {ref.run_id}: other records follow record {seq}: it was continued"
-            " there, or is of another Job; what is there stays"
+            " there, or belongs to another Job; nothing there was changed"
         )
 
     async def _copy_caches(self, runs: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.contradictions import of_result, of_start
-from perstack.audit.redaction import Redaction, redaction_of
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
+from perstack.audit.event_redaction import Redaction, redaction_of
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Record

@@ -24,7 +24,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage_access import JobBlobs
-from perstack.engine.plugins.providers import OpenProvider
+from perstack.engine.plugins.providers_and_prices import OpenProvider
 from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,

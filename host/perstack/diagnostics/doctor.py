@@ -21,7 +21,7 @@ from perstack.core.definitions.settings import RECORDED
 from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider
 from perstack.iterations.programs import command_sandbox

@@ -22,7 +22,7 @@ from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.job_skills import JobSkills
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import Prices, RunSettings
+from perstack.engine.plugins.providers_and_prices import Prices, RunSettings
 from perstack.engine.plugins.tool_catalogue import OfferedTool, delegate_infos, delegate_tools
 from perstack.errors import PerstackError
 from perstack.next_steps import Note

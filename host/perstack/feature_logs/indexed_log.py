@@ -140,10 +140,10 @@ class IndexedLogFormat(Generic[S, E, M]):
         try:
             event = self.parse(sealed.payload)
         except ValidationError as error:
-            reason = "no event that this version knows: a newer one has written it"
+            reason = "not an event that this version knows: a newer one wrote it"
             raise UnknownEvent(ref, self.name(ref), seq, reason) from error
         if self.owner(event) != ref.job_id:
-            raise InvalidEvent(ref, self.name(ref), seq, "its id does not say this place, so it was not written here")
+            raise InvalidEvent(ref, self.name(ref), seq, "its id names another place, so it was not written here")
         return event
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:

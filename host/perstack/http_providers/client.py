@@ -207,11 +207,11 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
             message = f"no connection to {url}{_usual_port(url)}: {_cause_of(error) or detail}"
             return ProviderError(message, name="ConnectError", is_retryable=True)
         case httpx.TimeoutException():
-            return ProviderError(f"{url} fell silent: {detail}", name="Timeout", is_retryable=True)
+            return ProviderError(f"no answer from {url} in time: {detail}", name="Timeout", is_retryable=True)
         case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
             return ProviderError(f"the request to {url} cannot be sent: {detail}", name="BadRequest")
         case httpx.ProxyError():
-            return ProviderError(f"the proxy on the way to {url}: {detail}", name="ProxyError", is_retryable=True)
+            return ProviderError(f"the proxy for {url} failed: {detail}", name="ProxyError", is_retryable=True)
         case _:
             return stream_interrupted(detail)
 

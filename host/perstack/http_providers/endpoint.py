@@ -56,7 +56,7 @@ class EndpointSettings(Record, extra="forbid"):
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
-                raise ValueError(f"header {name!r} holds characters that no header can: keep to ASCII on one line")
+                raise ValueError(f"header {name!r} has characters that no header can have: use ASCII, on one line")
         return headers
 
 

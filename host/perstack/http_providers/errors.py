@@ -149,7 +149,7 @@ def refused_credential(error: ProviderError, provider: str, credential: str) -> 
 
 def stream_interrupted(detail: str) -> ProviderError:
     """Return the error for a reply that ended early; nothing of it is kept."""
-    return ProviderError(f"the reply broke off before its end: {detail}", name="CutStream", is_retryable=True)
+    return ProviderError(f"the reply ended before it was complete: {detail}", name="CutStream", is_retryable=True)
 
 
 def bad_response(detail: str, *, retryable: bool) -> ProviderError:

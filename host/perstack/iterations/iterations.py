@@ -71,7 +71,7 @@ class Iterations:
         check_ready(setup, expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._storage.has_job(series_id):
-            raise UsageError(f"there is a Job {series_id}: choose another id")
+            raise UsageError(f"there is already a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         start_event = StartSeries(
             series_id=series_id,

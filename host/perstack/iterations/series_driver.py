@@ -18,8 +18,8 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
@@ -109,7 +109,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             # an empty log was left by a process that died before the first event
             if await self._space.read(log_of(series_id), limit=1):
                 step = Resume(series_id, "series")
-                raise UsageError(f"iterations {series_id} exist", next_steps=(step,)) from error
+                raise UsageError(f"iterations {series_id} exist already", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:

@@ -60,7 +60,7 @@ class LockedTool(Record):
     @model_validator(mode="after")
     def _check_digest(self) -> "LockedTool":
         if digest_of_schema(self.schema_object()) != self.digest:
-            raise ValueError(f"the schema of {self.name} is not the one of its digest")
+            raise ValueError(f"the schema of {self.name} does not match its digest")
         return self
 
     @classmethod

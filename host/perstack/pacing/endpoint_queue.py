@@ -12,7 +12,7 @@ from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.engine.plugins.providers import OnWait
+from perstack.engine.plugins.providers_and_prices import OnWait
 from perstack.errors import ProviderError
 from perstack.pacing.rate_limit import (
     NO_LIMITS,
@@ -111,7 +111,7 @@ class EndpointQueue:
             seconds = self.pace.open_until - now
             notice(
                 f"{name} has failed {self.pace.failures} times in a row; nothing is sent there for {seconds:.0f} s."
-                f" The latest: {words}"
+                f" The latest error: {words}"
             )
 
 
@@ -201,7 +201,7 @@ class QueueTicket:
 def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:
     return ProviderError(
         f"{name} has failed {circuit.failures} times in a row, so nothing is sent there for"
-        f" {circuit.seconds:.0f} s more; the latest: {circuit.latest}",
+        f" {circuit.seconds:.0f} s more; the latest error: {circuit.latest}",
         name="CircuitOpen",
         is_retryable=True,
         retry_after=circuit.seconds,

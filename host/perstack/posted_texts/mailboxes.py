@@ -29,7 +29,7 @@ class Mailboxes:
         """Add a text for a Run; it survives power loss when this returns. Raises Conflict if too many wait."""
         box, owner_id = self._box(run)
         if len(await box.records(owner_id)) >= MAX_WAITING:
-            raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has taken them")
+            raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has read them")
         await box.add(owner_id, text.to_json())
 
     async def waiting(self, run: Run) -> list[PostedText]:

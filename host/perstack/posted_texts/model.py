@@ -90,8 +90,8 @@ def check_posted(text: str) -> str:
         raise UsageError("TEXT is empty: say what the Run is to know")
     if len(text) > MAX_TEXT_CHARS:
         raise UsageError(
-            f"TEXT has {len(text):,} characters, and may have {MAX_TEXT_CHARS:,}: put it in a file of the workspace,"
-            " and tell its path"
+            f"TEXT has {len(text):,} characters, more than {MAX_TEXT_CHARS:,}: put it in a file of the workspace, and"
+            " post its path"
         )
     return text
 
@@ -106,7 +106,7 @@ def receiver(job: Job, run_id: str | None) -> Run:
     if coordinator.status == "completed":
         raise UsageError(f"Job {job.id} is completed", next_steps=(Continue(job.id, coordinator.start.expert_key),))
     if run.status == "completed" or (run.is_coordinator and run is not coordinator):
-        raise UsageError(f"Run {run.id} has ended; tell it to the Coordinator {coordinator.id}")
+        raise UsageError(f"Run {run.id} has ended: post the text to the Coordinator {coordinator.id}")
     return run
 
 

@@ -97,7 +97,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
 
     job = await load_job(storage, job_id, observe)
     if not logs:
-        raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
+        raise UsageError(f"Job {job_id} cannot be recorded: it has not begun")
     source = RecordingSource(
         job_id=job_id,
         status=summarize(job, is_driven=False).status,
@@ -137,7 +137,7 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
         try:
             blobs[name] = await storage.blob(job_id, name)
         except NotFound as error:
-            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is gone"
+            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
             raise Damaged(words, readable=0) from error
         size += len(blobs[name])
         if size > MAX_BLOB_BYTES:

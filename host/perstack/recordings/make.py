@@ -121,7 +121,7 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
     )
     size = len(recording.to_bytes())
     if size > MAX_RECORDING_BYTES:
-        raise UsageError(f"Job {source.job_id} cannot be recorded: {size >> 20} MiB, where a recording has at most "
+        raise UsageError(f"Job {source.job_id} cannot be recorded: it would have {size >> 20} MiB, and may have "
                          f"{MAX_RECORDING_BYTES >> 20}")  # fmt: skip
     return recording
 
@@ -131,10 +131,10 @@ def _check(source: RecordingSource, hiding: SecretMasker) -> None:
         redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
         if redacted is not None:
             reason = f"{redacted.event_id} was redacted, so it does not say what happened"
-            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job in which nothing was")
+            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job without redactions")
     size = sum(map(len, source.blobs.values()))
     if size > MAX_BLOB_BYTES:
-        limit = f"where a recording has at most {MAX_BLOB_BYTES >> 20}"
+        limit = f"and may have {MAX_BLOB_BYTES >> 20}"
         raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {limit}")
     for name, data in source.blobs.items():
         if hiding.is_in(data):

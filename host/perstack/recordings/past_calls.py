@@ -142,7 +142,7 @@ def _event(line: bytes) -> JsonObject:
     except BrokenSeal as error:
         raise ValueError(str(error)) from None
     except RecursionError:
-        raise ValueError("a line is nested too deep") from None
+        raise ValueError("a line is nested too deeply") from None
     return event if isinstance(event, dict) else {}
 
 

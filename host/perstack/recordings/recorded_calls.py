@@ -338,7 +338,7 @@ class JobApprovals:
 
 
 def _has_placeholder(part: ToolCallPart) -> bool:
-    from perstack.engine.plugins.secret_masking import has_placeholder  # few Runs mask secrets
+    from perstack.engine.plugins.secret_vault import has_placeholder  # few Runs mask secrets
 
     return has_placeholder((part,))
 

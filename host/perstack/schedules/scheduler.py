@@ -23,7 +23,7 @@ from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.iterations.commands import ask_command

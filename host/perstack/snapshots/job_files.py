@@ -16,7 +16,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.snapshots.rewind_lock import lease_without_rewind
@@ -163,7 +163,7 @@ class JobFiles:
             name = missing[0].path.decode("utf-8", "replace")
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UsageError(
-                f"the files of Job {job_id} are not in {self._workspace}: its state of {name!r}{more} is missing",
+                f"the files of Job {job_id} are not in {self._workspace}: none has {name!r}{more} as the Job left it",
                 next_steps=(SetOption("workspaces"),),
             )
 

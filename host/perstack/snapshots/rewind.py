@@ -177,7 +177,7 @@ class Rewinder:
             changes, steps, plan = await self._plan_steps(job_id, run, checkpoint_id, tree, scope)
             result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
             if expected is not None and result.digest != expected:
-                raise Conflict("files have changed since you were shown what would be done: look at it again")
+                raise Conflict("files have changed since you saw the plan: look at the new one")
             if not changes:
                 return result
             await JobSummaryFile(self._storage, job).mark_stale()
@@ -301,7 +301,7 @@ class Rewinder:
         session = self._session(job)
         event = await self._snapshots(job.id).record(session.run, session.stamp)
         if event.tree is None:
-            raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
+            raise StorageError(f"{event.problem}: the present files cannot be recorded, so nothing is rewound")
         return event.tree
 
     async def _record(self, rewound: Rewound, job: Job, session: RunSession) -> None:

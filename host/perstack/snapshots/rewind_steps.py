@@ -433,7 +433,7 @@ class StagedRewind:
             self._file.remove()
             raise StorageError(
                 f"{self._file.workspace}: a rewind was cut short here, and {journal.staging}, where its files were"
-                " in readiness, is gone: see what is there, and rewind again"
+                " staged, is gone: check the files, and rewind again"
             ) from error
         if journal.phase != "forward" or not self._is_whole():
             self.undo()

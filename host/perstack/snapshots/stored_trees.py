@@ -26,7 +26,7 @@ class Trees:
         """Return the bytes of a file. Raises NotFound, and StorageError if they do not match the digest."""
         data = await self._storage.blob(self._job_id, digest)
         if digest_of(data) != digest:
-            raise StorageError(f"job {self._job_id}: blob {digest} is not what its name says")
+            raise StorageError(f"job {self._job_id}: blob {digest} does not match its name")
         return data
 
     async def folder(self, digest: str) -> TreeFolder:
@@ -71,7 +71,7 @@ class Trees:
 
     def _check_place(self, path: bytes, depth: int) -> None:
         if depth > MAX_FOLDER_DEPTH or len(path) >= MAX_PATH_BYTES:
-            raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spell(path[:80])}…")
+            raise StorageError(f"job {self._job_id}: a snapshot has folders nested too deeply: {spell(path[:80])}…")
 
     def _check_count(self, count: int, limit: int) -> None:
         if count > limit:

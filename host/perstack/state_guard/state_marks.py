@@ -77,7 +77,7 @@ class StateKey:
             words = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
             raise StorageError(words) from error
         if len(key) < _MIN_KEY_CHARACTERS:
-            raise StorageError(f"{self.path}: this is no key: remove it, and agree to your state again")
+            raise StorageError(f"{self.path}: this is not a key: remove it, and agree to your state again")
         return key
 
     def read_or_create(self) -> bytes:

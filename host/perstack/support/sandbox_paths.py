@@ -75,7 +75,7 @@ def check_place(setting: str, path: str, surroundings: Surroundings, *, writable
     home = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
         if any(is_below(folder, (name,)) for folder in home):
-            raise UsageError(f"{setting} is {path}, which holds your home folder: name a folder in it")
+            raise UsageError(f"{setting} is {path}, which contains your home folder: name a folder in it")
         if is_below(name, _KERNEL_FOLDERS) or (writable and is_below(name, _SYSTEM_FOLDERS)):
             raise UsageError(f"{setting} is {path}, which belongs to the system: name another folder")
 
@@ -87,7 +87,7 @@ def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, 
         if not writable and is_below(name, tuple(_names(surroundings.shown))):
             continue
         if writable or name != reserved or Path(reserved).is_dir():
-            raise UsageError(f"{setting} is {path}, which the host keeps for itself: name another folder")
+            raise UsageError(f"{setting} is {path}, which only the host may use: name another folder")
     if is_state_of_project(os.path.abspath(name)):  # noqa: PTH100 - resolve() would follow links
         raise UsageError(f"{setting} is {path}, the state of a perstack project: name another folder")
     if not writable:

@@ -83,9 +83,9 @@ def ending_of(head: Head) -> bytes:
 def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
     """Raise NotFound if a log has no record at `seq`, and Conflict if `record` is not a redaction of it."""
     if not 0 < seq <= len(log):
-        raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
+        raise NotFound(f"{place}: has {len(log)} records, none at {seq}")
     if b"\n" in record or not is_redaction_of(log[seq - 1], record):
-        raise Conflict(f"{place}: what is to stand for record {seq} is not a redaction of it")
+        raise Conflict(f"{place}: the replacement of record {seq} is not a redaction of it")
 
 
 # Checks of what was stored.
@@ -165,7 +165,7 @@ _TIME_LIMIT = 1 << 63
 def check_space(name: str) -> str:
     """Return the name of a space if it is valid. Raises UsageError."""
     if not re.fullmatch("[a-z]{1,20}", name) or name == "jobs":
-        raise UsageError(f"{name!r} is not a name of a space: use up to 20 of a-z, and not `jobs`")
+        raise UsageError(f"{name!r} is not a valid name of a space: use 1 to 20 letters from a to z, and not `jobs`")
     return name
 
 
@@ -217,5 +217,5 @@ def place_in_jobs(cursor: str) -> tuple[int, str]:
     time_text, separator, name = cursor.partition(":")
     time = int(time_text) if time_text.isascii() and time_text.isdigit() and len(time_text) < 20 else _TIME_LIMIT
     if not separator or time >= _TIME_LIMIT or not is_id(name):
-        raise UsageError(f"{cursor[:200]!r} is not a place in the list of jobs: use `next` of the page before")
+        raise UsageError(f"{cursor[:200]!r} is not a cursor of the list of Jobs: use `next` of the page before")
     return time, name

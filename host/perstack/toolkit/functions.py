@@ -223,7 +223,7 @@ def tool_function(
         raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
-        raise PluginError(f"{place}: {name!r} is not a name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")
+        raise PluginError(f"{place}: {name!r} is not a valid name of a tool; use at most 64 of a-z, A-Z, 0-9, _ and -")
     documented = read_docstring(function.__doc__ or "")
     description = description or documented.description
     if not description:
@@ -279,7 +279,7 @@ def _hints(function: Function, place: str) -> Mapping[str, object]:
 def _check_parameter(parameter: inspect.Parameter, place: str) -> None:
     if parameter.kind not in _NAMED_KINDS:
         raise PluginError(
-            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be given by name; make it a plain one"
+            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be passed by name; make it an ordinary one"
         )
     if parameter.annotation is inspect.Parameter.empty:
         raise PluginError(

@@ -123,7 +123,7 @@ class TrustStore:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_private_file(self.path(folder), trust.to_json())
         except OSError as error:
-            raise StorageError(f"what is trusted cannot be kept in {self.folder}: {error.strerror}") from error
+            raise StorageError(f"agreements cannot be stored in {self.folder}: {error.strerror}") from error
 
     def agree(self, folder: Path, items: Iterable[TrustItem]) -> None:
         """Add items to the agreements of a folder. Raises StorageError.

@@ -15,7 +15,7 @@ from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.log.storage_access import read_storage_name
 from perstack.errors import NotFound

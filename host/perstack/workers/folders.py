@@ -33,7 +33,7 @@ class WorkerFolders:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             if not (self.root / _MARKER_FILE).exists() and any(self.root.iterdir()):
-                raise UsageError(f"{root} is not empty: name a folder that is for workers alone")
+                raise UsageError(f"{root} is not empty: name an empty folder that only workers use")
             (self.root / _MARKER_FILE).touch()
         except OSError as error:
             raise _unusable_error(root, error) from error

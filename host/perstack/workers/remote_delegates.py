@@ -24,8 +24,8 @@ from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter

@@ -26,7 +26,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError

@@ -38,7 +38,7 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due_tasks import LABEL as TASK_LABEL
-from perstack.workers.claims import ClaimHandler, DispatcherConnection
+from perstack.workers.claimed_jobs import ClaimHandler, DispatcherConnection
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 

@@ -176,7 +176,7 @@ def test_an_id_that_exists_is_refused(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine").code == 0
     result = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine")
-    assert (result.code, "Job mine exists" in result.err) == (2, True)
+    assert (result.code, "Job mine exists already" in result.err) == (2, True)
 
 
 def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
@@ -195,7 +195,7 @@ UNUSED = {
         "perstack.agent_skills",
         "perstack.agent_skills.library",
     ),
-    "perstack.engine.plugins.secret_masking",
+    "perstack.engine.plugins.secret_vault",
     *("perstack.core.files.line_diff", "perstack.snapshots.tree_diff", "perstack.snapshots.rewind"),
     *(
         "httpx",

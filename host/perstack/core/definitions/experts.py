@@ -214,7 +214,7 @@ class _Functions:
             items = tuple(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else (value,)
             for item in items:
                 if not callable(item):
-                    raise ValueError(f"takes functions, as in tools=[find_order], and not {type(item).__name__}")
+                    raise ValueError(f"takes functions, as in tools=[find_order], not {type(item).__name__}")
             return items
 
         return core_schema.with_info_before_validator_function(check, core_schema.any_schema())

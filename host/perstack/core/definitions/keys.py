@@ -324,7 +324,7 @@ def schema_of(text: str) -> JsonObject:
     except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from error
     except RecursionError:
-        raise ValueError("is nested too deep: make it flatter") from None
+        raise ValueError("is nested too deeply: make it flatter") from None
     if not isinstance(schema, dict):
         raise ValueError('must be the JSON schema of an object: write {"type": "object", …}')
     if schema.get("type", "object") != "object":

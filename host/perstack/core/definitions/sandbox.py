@@ -167,7 +167,7 @@ def narrow_policy(own_policy: SandboxPolicy | None, callers_policy: SandboxPolic
     if len(runtimes) > 1:
         raise UsageError(
             f"a delegate that asks for the runtime {mine.runtime} is called by an Expert whose runtime is"
-            f" {callers_policy.runtime}: give both the same one"
+            f" {callers_policy.runtime}: give both the same runtime"
         )
     policy = SandboxPolicy(
         runtime=next(iter(runtimes), LOCAL),

@@ -303,7 +303,7 @@ class Overrides(metaclass=StrictCalls):
         if self.recording is not None:
             if self.provider not in (None, RECORDED):
                 raise UsageError(
-                    f"a recording is played on provider {RECORDED}, not on {self.provider}: name one of them"
+                    f"a recording is played by provider {RECORDED}, not by {self.provider}: leave one of the two out"
                 )
             object.__setattr__(self, "provider", RECORDED)
         check_budget(**{name: getattr(self, name) for name in Budget.model_fields})

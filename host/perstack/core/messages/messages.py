@@ -390,7 +390,7 @@ def _with_storable(part: ReplyPart) -> ReplyPart:
 def _storable(value: JsonObject) -> JsonObject:
     """Return the value with null in place of numbers that are not finite. Raises ValueError if it is too deep."""
     if any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value))):
-        raise ValueError("the reply is nested too deep to be kept")
+        raise ValueError("the reply is nested too deeply to be stored")
     finite: JsonObject = json.loads(json.dumps(value), parse_constant=lambda name: None)
     return finite
 

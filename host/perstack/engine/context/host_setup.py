@@ -31,7 +31,7 @@ from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
-from perstack.engine.plugins.providers import ProviderPool, RunSettings
+from perstack.engine.plugins.providers_and_prices import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import (
     Runtimes,
@@ -52,7 +52,7 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
@@ -197,7 +197,7 @@ class HostSetup:
 
     def vault(self, job_id: str, block: int) -> SecretVault:
         """Return the secrets that this process has seen of a Job that masks them."""
-        from perstack.engine.plugins.secret_masking import SecretVault
+        from perstack.engine.plugins.secret_vault import SecretVault
 
         if len(self.vaults) > _MAX_VAULTS:
             self.vaults.pop(next(iter(self.vaults)))
@@ -235,7 +235,7 @@ class HostSetup:
             try:
                 paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
             except TooMuch as error:
-                notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
+                notice(f"`{pattern}` of `include` {error}; check which files programs have created there")
         return paths
 
     def definition(self, expert_key: str) -> SeriesDefinition:

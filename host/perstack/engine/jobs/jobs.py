@@ -36,7 +36,7 @@ from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases_and_stop_requests import StopRequests
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
@@ -242,7 +242,7 @@ class Jobs(JobReader):
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
-            raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
+            raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
@@ -400,7 +400,7 @@ class Jobs(JobReader):
                 return
             info = info or await self.storage.lease_info(job_id)
             if info is None:
-                raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
+                raise UsageError(f"Job {job_id} cannot be stopped: no process drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
         self.runner.active.stop(job_id)
@@ -418,7 +418,7 @@ class Jobs(JobReader):
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+            from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
             await DelegateLeases(self.storage).forget_job(job_id)
 

@@ -396,7 +396,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
         return None, None
     job_cursor, separator, run_id = after.partition("/")
     if not separator:
-        raise UsageError(f"{after!r} is not a place in the list of Runs: use `next` of the page before")
+        raise UsageError(f"{after!r} is not a cursor of the list of Runs: use `next` of the page before")
     return job_cursor or None, run_id or None
 
 

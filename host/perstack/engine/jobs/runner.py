@@ -31,7 +31,7 @@ from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.trust_checks import ToolLock
@@ -367,7 +367,7 @@ class JobRunner:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
         state = await self._reader.begun_state(job_id)
         if state == "begun":
-            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
+            raise UsageError(f"Job {job_id} exists already", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":
-            words = f"Job {job_id} had events, and its logs are gone: put them back"
+            words = f"Job {job_id} had events, and its logs are gone: put them back from a copy"
             raise UsageError(words, next_steps=(SetOption("job_id"),))

@@ -12,9 +12,9 @@ checkpoint files) is a cache that can be derived again.
   the log unreadable for ever.
 - Damage in the middle never hides what is before it: `readable` returns that part together with the error.
 
-`run_session` writes the log of a Run that is being driven, `leases_and_stop_requests` says who drives it, and `storage`
-has the spaces and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line in `storage.OWNER_KINDS`
-and a check in `audit.audit`.
+`run_session` writes the log of a Run that is being driven, `delegate_leases_and_stop_requests` says who drives it, and
+`storage_access` has the spaces and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line in
+`storage_access.OWNER_KINDS` and a check in `audit.auditor`.
 """
 
 from __future__ import annotations

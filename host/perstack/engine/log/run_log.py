@@ -133,7 +133,7 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     except TooNew as error:
         raise _invalid_event(UnknownEvent, ref, seq, str(error)) from error
     except ValueError as error:
-        reason = "this version does not know such an event: a newer one has written it"
+        reason = "a newer version has written it, and this one does not know such an event"
         raise _invalid_event(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
         raise _invalid_event(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")

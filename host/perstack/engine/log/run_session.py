@@ -118,7 +118,7 @@ class Emitter:
             except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
                 self._listeners.remove(listener)
                 name = getattr(listener, "__qualname__", repr(listener))
-                text = f"listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
+                text = f"listener {name} raised {type(error).__name__}: {error}; it is not called any more"
                 notice(text)
             except BaseException as error:
                 self._listeners.remove(listener)

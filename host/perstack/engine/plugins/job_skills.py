@@ -61,7 +61,7 @@ from perstack.support.variables import fill_settings
 from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 CONTEXT_TOOLS: Part[Callable[[Run, Storage], tuple[OfferedTool, ...]]] = Part("tools for a full context")
 """Returns the tools of a Run that may pin notes, or from whose context something was left out."""

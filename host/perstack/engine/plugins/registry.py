@@ -214,7 +214,7 @@ def _installed_plugins() -> list[_FoundPlugin]:
             result.append(_FoundPlugin(point.name, package, version, _of_this_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
             text = f"{type(error).__name__}: {error}"
-            notice(f"plugin {point.name} of {package} was left out: {text}")
+            notice(f"plugin {point.name} of {package} was skipped: {text}")
             result.append(_FoundPlugin(point.name, package, version, None, text))
     return result
 
@@ -229,7 +229,7 @@ def _import(name: str) -> object:
     except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"{EXTRA_MODULES}: {name} cannot be imported ({cause}); correct the module, or take its name out"
+            f"{EXTRA_MODULES}: {name} cannot be imported ({cause}); correct the module, or remove its name"
         ) from error
 
 
@@ -246,8 +246,8 @@ def _of_this_api(plugin: object, name: str, package: str) -> object:
     declared: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
     if declared != hooks.PLUGIN_API:
         raise PluginError(
-            f"plugin {name} of {package} is written for plugin API {declared}, and the host has {hooks.PLUGIN_API}:"
-            " install versions of both that fit"
+            f"plugin {name} of {package} is written for plugin API {declared}, but the host has {hooks.PLUGIN_API}:"
+            " install compatible versions of both"
         )
     return plugin
 
@@ -314,5 +314,5 @@ def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str
 def _merge(kind: str, new: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin) -> None:
     for name, factory in new.items():
         if name in registered and registered[name] is not factory:
-            raise PluginError(f"two plugins bring the {kind} {name!r}; remove {candidate.package} or the other")
+            raise PluginError(f"two plugins provide the {kind} {name!r}; remove {candidate.package} or the other")
         registered[name] = factory

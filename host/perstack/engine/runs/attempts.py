@@ -53,7 +53,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 )
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.providers import OpenProvider, Prices, Turns
+from perstack.engine.plugins.providers_and_prices import OpenProvider, Prices, Turns
 from perstack.engine.runs.job_budget import UnknownPrice
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import PerstackError, ProviderError

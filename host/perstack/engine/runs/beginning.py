@@ -39,7 +39,7 @@ from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.plugins.providers import RunSettings
+from perstack.engine.plugins.providers_and_prices import RunSettings
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.engine.runs.person_decisions import NO_DECISIONS, PersonAnswer, PersonDecisions

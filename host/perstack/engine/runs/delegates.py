@@ -141,7 +141,7 @@ class Delegates:
 
     async def _reclaim(self, parent_session: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
-        from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+        from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
         drive, setup = self._job_drive, self._job_drive.setup
         drive.runs[run.id] = run

@@ -42,7 +42,7 @@ from perstack.core.runs.retries_and_fallbacks import GiveUp
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import OnWait, Prices
+from perstack.engine.plugins.providers_and_prices import OnWait, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.attempts import (
     Attempts,
@@ -126,7 +126,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
-        notice(f"{run.provider} has used more than could be expected of {run.id}: {amount}")
+        notice(f"{run.provider} has used more for {run.id} than was reserved: {amount}")
     session.add(
         FinishGeneration(
             **session.stamp(),
@@ -224,7 +224,7 @@ def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Ru
     if not unoffered:
         return generation
     listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered)[:_MAX_LISTED])
-    notice(f"{run.provider} says that it has run {listing} for {run.id}, which was not offered: left out")
+    notice(f"{run.provider} reports uses of {listing} for {run.id}, which were not offered: left out")
     parts = generation.reply.contents
     contents = tuple(part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered))
     return replace(generation, reply=ExpertMessage(contents=contents))

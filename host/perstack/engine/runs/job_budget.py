@@ -30,7 +30,7 @@ from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.providers_and_prices import Prices
 from perstack.engine.runs.inputs import MEDIA, MediaTokens
 from perstack.errors import ProviderError
 from perstack.ports.parts import Parts
@@ -125,8 +125,8 @@ class JobBudget:
         decision = await self._reserve_when_possible(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
-                f"{run.id}: what a document comes to is not known before a model has read it, so {input_tokens:,}"
-                " tokens, the whole context, would have to be left in the budget"
+                f"{run.id}: the tokens of a document are not known before a model has read it, so the budget must have"
+                f" room for {input_tokens:,} tokens, the whole context"
             )
         return decision
 

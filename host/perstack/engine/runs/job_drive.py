@@ -22,7 +22,7 @@ from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.job_skills import JobSkills, RunSkills
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.plugins.providers import OpenProvider, Prices
+from perstack.engine.plugins.providers_and_prices import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.engine.runs.job_budget import JobBudget
@@ -31,7 +31,7 @@ from perstack.ports.storage import RunRef
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
 @dataclass(slots=True)

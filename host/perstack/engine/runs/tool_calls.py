@@ -49,7 +49,7 @@ from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, 
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
 async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall) -> str | None:
@@ -388,7 +388,7 @@ async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | 
 async def _call_masked(
     tool: OfferedTool, skill: SkillSession, tool_call: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
-    from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
+    from perstack.engine.plugins.secret_vault import MaskedCall  # only for Runs that mask
 
     try:
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)

@@ -142,7 +142,7 @@ class Prices:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the reply is already paid for
             if provider not in self._failed:
                 self._failed.add(provider)
-                notice(f"what models of {provider} cost is not known: {type(error).__name__}: {error}")
+                notice(f"the prices of models of {provider} are unknown: {type(error).__name__}: {error}")
             return None, None
 
 
@@ -344,7 +344,7 @@ class ProviderPool:
         expert = project.experts.get(run.start.expert_key, run.start.expert)
         chosen = resolve_provider(project, expert, overrides)
         if overrides.recording is not None and run.provider != overrides.provider:
-            raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
+            raise UsageError(f"{run.id} is on {run.provider}: a recording is played only from the beginning of a Job")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
         if chosen.setting:  # the name alone is that of a provider on which the Run was begun

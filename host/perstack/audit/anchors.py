@@ -138,7 +138,9 @@ def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
     with os.fdopen(fd, "rb") as file:
         _check_file(fd)
         if os.fstat(fd).st_size > _MAX_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, for a file a Job")
+            raise OSError(
+                errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, which has a file for each Job"
+            )
         for line in _lines(file):
             try:
                 owner = read_record(line).owner

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from perstack.audit.anchor_outbox import outbox, store_digest
+from perstack.audit.anchors import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.audit.receipt_statements import AnchorRecord, ended_lives, read_record
 from perstack.audit.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
-from perstack.audit.sending import outbox, store_digest
-from perstack.audit.targets import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
-from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification_report import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import StorageError

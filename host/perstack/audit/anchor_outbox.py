@@ -8,9 +8,9 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from perstack.audit.anchors import TIMEOUT_S, Anchor, reason_of
 from perstack.audit.receipt_statements import LogEnd
 from perstack.audit.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
-from perstack.audit.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.log.storage_access import OWNER_KINDS, PendingRecords, space_of
