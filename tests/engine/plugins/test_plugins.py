@@ -33,7 +33,7 @@ def test_two_plugins_that_bring_the_same_name_are_refused() -> None:
         def perstack_providers(self):
             return [SimpleNamespace(name="anthropic", priority=1)]
 
-    with pytest.raises(PluginError, match="two plugins bring the provider 'anthropic'"):
+    with pytest.raises(PluginError, match="two plugins provide the provider 'anthropic'"):
         load_plugins([Rival()])
 
 

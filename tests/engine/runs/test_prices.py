@@ -100,7 +100,7 @@ def test_prices_that_cannot_be_had_are_named_once_and_lose_no_reply(bench: Bench
     host = bench.host(Broken([tool("todo", {"newTodos": ["t"]}), text("ok")]), expert("a"))
     job = wait_for(host.run("a", "q"))
     assert (job.status, job.text, job.usage.cost_usd) == ("completed", "ok", None)
-    assert capsys.readouterr().err.count("what models of scripted cost is not known") == 1
+    assert capsys.readouterr().err.count("the prices of models of scripted are unknown") == 1
 
 
 @given(st.permutations([Usage(cost_usd=cost) for cost in (0.1, 0.2, 0.3, 1e-9, None, 12.345678901)]))

@@ -22,7 +22,7 @@ from perstack.support.sandbox_paths import check_places
 class UnpackedSkill:
     """An Agent Skill that was stored with a Job, unpacked on this machine."""
 
-    path: str  # the original path, by which Experts name the skill
+    path: str  # its original path, which Experts name
     folder: Path
     in_workspace: bool  # True if it was below the workspace, which all programs may read
 
@@ -37,7 +37,7 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
 
 
 def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
-    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
+    """Return the policy with the local folders of unpacked skills in place of their original, readable paths."""
     skills = tuple(laid_out)
     if policy is None or not skills:
         return policy
@@ -64,7 +64,7 @@ class Runtimes:
     """The prepared runtimes of one Job. Call `close` after all its programs have ended."""
 
     def __init__(self, plugins: Plugins, surroundings: Surroundings, laid_out: tuple[UnpackedSkill, ...] = ()) -> None:
-        """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
+        """Prepare nothing yet. `laid_out`: Agent Skills that are not at the paths that the policies name."""
         self._laid_out = laid_out
         self._plugins = plugins
         self._surroundings = surroundings
@@ -72,7 +72,7 @@ class Runtimes:
         self._prepared: dict[bytes, Runtime] = {}
 
     async def of(self, policy: SandboxPolicy | None) -> Runtime:
-        """Return the runtime of a policy. Raises UsageError if there is no runtime of that name, and SkillError."""
+        """Return the runtime of a policy, prepared once. Raises UsageError for an unknown runtime, and SkillError."""
         policy = relocate_policy(policy, self._laid_out)
         if policy is None:
             return LOCAL_RUNTIME
@@ -84,7 +84,7 @@ class Runtimes:
             return self._prepared[key]
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
-        """Return the context with which a skill is opened under a policy. Raises the errors of `of`."""
+        """Return the context for opening a skill under a policy. Raises the errors of `of`."""
         policy = relocate_policy(policy, self._laid_out)
         if policy is None:
             return context

@@ -132,7 +132,7 @@ def show_progress(run_drive: RunDrive, call: Call) -> Callable[[str], None]:
 async def sandboxed_session(run_drive: RunDrive) -> SkillSession:
     """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
     run = run_drive.session.run
-    return await run_drive.drive.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
+    return await run_drive.drive.skills.open_sandboxed_base(run.start.expert, run.id, _sandbox(run))
 
 
 class _Doubts(NamedTuple):
