@@ -1,8 +1,7 @@
 """The definition and the services that a Host works with.
 
-A `HostSetup` is frozen: a change replaces it in the `SetupSource`, so that what has begun keeps the context that it
-began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
-and what is recorded.
+A `HostSetup` is frozen: a change replaces it in the `SetupSource`, and a Job keeps the setup that it began with. Its
+methods check whether an Expert can begin, and compute the sandbox, the protected files and the recorded definition.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
 
 
-_MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
+_MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; then the oldest is dropped
 
 
 def not_attended() -> bool:
@@ -82,18 +81,18 @@ class HostSetup:
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
-    """Return the problem of a Coordinator's result that fits its schema, or None; for a caller with a check."""
+    """Caller's check of a Coordinator's result that fits its schema: return the problem, or None."""
     laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     declared_project: Project | None = None
-    """Today's definition, if `project` is a recorded one: what it runs is protected too."""
+    """Today's definition, if `project` is a recorded one: the files that it runs are protected too."""
     task_commands: tuple[tuple[str, ...], ...] = ()
-    """Commands that tasks wait with: what they run is protected too."""
+    """Commands that tasks wait with: the files that they run are protected too."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
     def with_recorded(self, definition: SeriesDefinition) -> HostSetup:
-        """Return this context with only the Experts of a recorded definition, and today's secrets."""
+        """Return this setup with only the Experts of a recorded definition, and today's secrets."""
         from perstack.core.definitions.recorded_definition import restore_project
 
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
@@ -102,9 +101,9 @@ class HostSetup:
         )
 
     def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostSetup:
-        """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
+        """Return this setup with the Expert's budget for one Job, lowered to what remains of a series' budget.
 
-        `chosen` are the options that determine the Expert's own budget; None for those of this context.
+        `chosen` are the options that determine the Expert's own budget; None for the options of this setup.
         """
         if remaining is None:
             return self
@@ -114,7 +113,7 @@ class HostSetup:
         return replace(self, overrides=overrides)
 
     def with_model(self, model: str | None) -> HostSetup:
-        """Return this context with that model for Runs that begin; None for the configured one."""
+        """Return this setup with `model` for new Runs; None for the configured one."""
         return self if model is None else replace(self, overrides=replace(self.overrides, model=model))
 
     def expert(self, key: str) -> Expert:
@@ -150,7 +149,7 @@ class HostSetup:
                 self.providers.check_tools(self.project, delegate, self.overrides)
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
-        """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""
+        """Return the sandbox policy of an Expert's programs; without `expert`, of programs that belong to none."""
         nobody = Expert(key="", instruction="")
         expert = nobody if expert is None else expert
         return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
@@ -177,7 +176,7 @@ class HostSetup:
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
     def surroundings(self, job_id: str) -> Surroundings:
-        """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
+        """Return the facts about this machine that sandboxes need: the workspace, hidden and protected files."""
         protection = self.protection
         return Surroundings(
             self.workspace,
@@ -196,7 +195,7 @@ class HostSetup:
         return ProjectGrants(folder_of(self.project, self.workspace))
 
     def vault(self, job_id: str, block: int) -> SecretVault:
-        """Return the secrets that this process has seen of a Job that masks them."""
+        """Return the secrets of a Job that this process masks; `block` is its range of their numbers."""
         from perstack.engine.plugins.secret_masking import SecretVault
 
         if len(self.vaults) > _MAX_VAULTS:
@@ -210,7 +209,7 @@ class HostSetup:
 
     @property
     def protection(self) -> Protection:
-        """The files that Experts and their programs must keep off. Raises StorageError for unreadable grants."""
+        """The files that Experts and their programs must not use. Raises StorageError for unreadable grants."""
         widening = self.overrides.widening
         keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
         return self.parts.get(RUN_FILES).protection_of(
@@ -235,11 +234,11 @@ class HostSetup:
             try:
                 paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
             except TooMuch as error:
-                notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
+                notice(f"`{pattern}` of `include` {error}; check which files programs have created there")
         return paths
 
     def definition(self, expert_key: str) -> SeriesDefinition:
-        """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
+        """Return the definition to record for an Expert that begins now. Raises the errors of `check_ready`."""
         from perstack.core.definitions.recorded_definition import definition_of
 
         project, expert, overrides = self.project, self.expert(expert_key), self.overrides
@@ -255,7 +254,7 @@ class HostSetup:
         return self.parts.get(TOOL_LOCKS)(self.project.path)
 
     def knowledge(self, tool_lock: ToolLock) -> Knowledge:
-        """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
+        """Return the access to Agent Skills and AGENTS.md files of the project; nothing is read yet."""
         return Knowledge(
             self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.laid_out)
         )
@@ -278,11 +277,11 @@ class HostSetup:
 
 
 class SetupSource:
-    """Holder of the context in force. What begins reads `current` once, and keeps it."""
+    """Holder of the setup in force. A Job reads `setup` once, when it begins, and keeps it."""
 
     def __init__(self, setup: HostSetup) -> None:
         self.setup = setup
 
     def replace(self, setup: HostSetup) -> None:
-        """Use this context for what begins from now on."""
+        """Use this setup for Jobs that begin from now on."""
         self.setup = setup

@@ -1,4 +1,4 @@
-"""Limit the Jobs that one process drives at a time: each has files open, and a process may have only so many."""
+"""Limit the Jobs that one process drives at a time, because a process may have only so many files open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
 def slots_for(files: int) -> int:
-    """Return how many Jobs a process that may open `files` files may drive; a quarter, at most 256, stays free."""
+    """Return how many Jobs a process that may open `files` files may drive. A quarter, at most 256, stays free."""
     return max(_MIN_SLOTS, min(_MAX_SLOTS, (files - min(256, files // 4)) // _FILES_PER_JOB))
 
 
@@ -82,7 +82,7 @@ _PROCESS_SLOTS: list[Slots] = []
 
 
 def job_slots() -> Slots:
-    """Return the limit of this process, computed from its limit of open files when the first Job began."""
+    """Return the Job limit of this process, computed once from its limit of open files."""
     if not _PROCESS_SLOTS:
         _PROCESS_SLOTS.append(Slots(slots_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])))
     return _PROCESS_SLOTS[0]

@@ -1,8 +1,8 @@
-"""Files of this machine that Experts and their programs must keep off, and how: the one answer of the host.
+"""Files of this machine that Experts and their programs must not use, or only read.
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
-are protected wherever they are (`core.files.file_names`): files of variables, definitions, git's own, and the state of
-any project. `perstack.trust.run_files` finds the files that are run: without it no Job is driven.
+are protected in any folder (`core.files.file_names`): files of variables, definitions, git's own, and the state of any
+project. `perstack.trust.run_files` finds the files that are run: without it no Job is driven.
 
 | kind | file tools | programs in a sandbox |
 | --- | --- | --- |

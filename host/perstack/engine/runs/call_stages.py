@@ -70,11 +70,11 @@ async def _apply_rules(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequ
     catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing_approvals
     if not rules and not any(decided_call.changed for decided_call in decided):
         return decided
-    shown = await drive.rulings.of(parts, decided, catalogue, rules, approvals)
+    shown = await drive.rulings.apply_to(parts, decided, catalogue, rules, approvals)
     if vault is None:
         return shown
     # with masked secrets the rules apply to the arguments that tools receive, too
-    filled = await drive.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
+    filled = await drive.rulings.apply_to(vault.filled_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
 
 
