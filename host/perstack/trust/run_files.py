@@ -7,9 +7,10 @@ exactly the files that are protected because of it: both are `named_files.words_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
@@ -20,26 +21,21 @@ from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
 from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
 
+if TYPE_CHECKING:
+    from perstack.engine.context.host_setup import HostSetup
 
-def protection_of(
-    projects: Iterable[Project],
-    workspace: Path,
-    env: Mapping[str, str],
-    state: Iterable[Path],
-    secret: Iterable[Path],
-    commands: Iterable[str | tuple[str, ...]] = (),
-    rules: Iterable[str] = (),
-) -> Protection:
-    projects = tuple(projects)
+
+def protection_of(setup: HostSetup) -> Protection:
+    projects = (setup.project,) if setup.declared_project is None else (setup.project, setup.declared_project)
+    workspace, env, audit = setup.workspace, setup.env, setup.audit
+    directories = user_directories(os.environ, env)
+    state = (workspace / STATE_FOLDER, *setup.storage.places, *audit.anchor_places, *directories)
+    secret = (path.absolute() for path in (*map(Path, setup.project.env_path), *env.files, *audit.key_files))
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
-    return _shared(
-        Protection(
-            tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
-            tuple(dict.fromkeys(secret)),
-            tuple(dict.fromkeys(definitions)),
-            tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
-        )
-    )
+    widening = setup.overrides.widening
+    rules = (*(() if widening is None else widening.allow), *setup.grants.rules())
+    programs = _programs(projects, workspace, setup.task_commands, rules)
+    return _shared(Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, secret, definitions, programs))))
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +51,7 @@ def _definitions(project: Project) -> Iterator[str | Path]:
 
 
 def _programs(
-    projects: Sequence[Project], workspace: Path, commands: Iterable[str | tuple[str, ...]], rules: Iterable[str]
+    projects: Sequence[Project], workspace: Path, commands: Iterable[tuple[str, ...]], rules: Iterable[str]
 ) -> Iterator[Path]:
     """Yield the files that are run, under each folder that a command may start in. Reads no content."""
     files: dict[str, bool] = {}

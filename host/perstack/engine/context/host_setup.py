@@ -210,17 +210,7 @@ class HostSetup:
     @property
     def protection(self) -> Protection:
         """The files that Experts and their programs must not use. Raises StorageError for unreadable grants."""
-        widening = self.overrides.widening
-        keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return self.parts.get(RUN_FILES).protection_of(
-            (self.project,) if self.declared_project is None else (self.project, self.declared_project),
-            self.workspace,
-            self.env,
-            state=(*self.storage.places, *self.audit.anchor_places),
-            secret=(path.absolute() for path in keys),
-            commands=self.task_commands,
-            rules=(*(() if widening is None else widening.allow), *self.grants.rules()),
-        )
+        return self.parts.get(RUN_FILES).protection_of(self)
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""

@@ -14,13 +14,14 @@ project. `perstack.trust.run_files` finds the files that are run: without it no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.ports.parts import Part
+
+if TYPE_CHECKING:
+    from perstack.engine.context.host_setup import HostSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,8 @@ class Protection:
 class RunFiles(Protocol):
     """Functions that find the files which definitions, commands and allow rules run."""
 
-    def protection_of(
-        self,
-        projects: Iterable[Project],
-        workspace: Path,
-        env: Mapping[str, str],
-        state: Iterable[Path],
-        secret: Iterable[Path],
-        commands: Iterable[str | tuple[str, ...]] = (),
-        rules: Iterable[str] = (),
-    ) -> Protection:
-        """Return what is protected in a workspace. Reads no content of files.
-
-        `projects`: the definition in force, and today's. `commands` and `rules` belong to the user and to tasks; no
-        definition has them.
-        """
+    def protection_of(self, setup: HostSetup) -> Protection:
+        """Return the protected files of a setup, without reading files. Raises StorageError for unreadable grants."""
         ...
 
     def names_files(self, rule: str) -> bool:
