@@ -83,7 +83,7 @@ class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
     def __init__(self, source: SetupSource, active: ActiveJobs | None = None) -> None:
-        """Operate on Jobs. `active` has the Jobs driven already."""
+        """Operate on the Jobs of the setup's storage. `active` has the Jobs that are driven already."""
         super().__init__(source.setup.storage)
         self.source = source
         self.runner = JobRunner(source, self, active or ActiveJobs())
@@ -94,7 +94,7 @@ class Jobs(JobReader):
         return self.source.setup.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: SetupSource) -> Jobs:
-        """Return these Jobs, driven with another context."""
+        """Return these Jobs, driven with another setup."""
         return Jobs(source, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
@@ -140,7 +140,7 @@ class Jobs(JobReader):
         by: By | None = None,
         **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
-        """Record a new Job for a worker to drive. See `JobQueue.submit`."""
+        """Record a new Job for a worker to drive from `at` (milliseconds since 1970). See `JobQueue.submit`."""
         job_request = JobRequest(expert_key, query, job_id, attachments, checked_fields(caller_fields))
         return await self.queue.submit(job_request, at=at, priority=priority, by=by)
 
@@ -367,7 +367,7 @@ class Jobs(JobReader):
                 await self.queue.withdraw(job_id)
 
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
-        """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
+        """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         await self.runner.active.close_skills(loaded_job.id)
         job, last, context = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
@@ -423,7 +423,7 @@ class Jobs(JobReader):
             await DelegateLeases(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
-        """Remove these Jobs for good; yield each id with None once it is removed, or with the reason why it is kept."""
+        """Remove these Jobs for good. Yield each id, with None after its removal or the reason why the Job is kept."""
         for job_id in job_ids:
             try:
                 await self.delete(job_id)
@@ -489,6 +489,6 @@ def person_answer(
     signal: str | None = None,
 ) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # most Jobs read no answers
 
     return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))
