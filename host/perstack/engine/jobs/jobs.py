@@ -163,11 +163,11 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         new_fields, results = checked_fields(caller_fields), result_reader(output)
-        context = results.add_to(self.source.setup)
-        expert, query = context.expert(expert_key), check_query(query)
-        context.project.check_guarded(expert.key)
+        setup = results.add_to(self.source.setup)
+        expert, query = setup.expert(expert_key), check_query(query)
+        setup.project.check_guarded(expert.key)
         job_id = await self.id_or_latest(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
+        store_attachments = await read_attachments(setup, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
@@ -178,7 +178,7 @@ class Jobs(JobReader):
             return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
 
         return results.read(
-            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+            await self.runner.run_existing(setup, job_id, decide, on_event, store_attachments=store_attachments)
         )
 
     async def answer(
@@ -215,17 +215,17 @@ class Jobs(JobReader):
 
         given_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
-        context = (results.checking if resumes else results.add_to)(self.source.setup)
+        setup = (results.checking if resumes else results.add_to)(self.source.setup)
 
         async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
                 results.check_recorded(job.coordinator)
-                return answer_current(job, job.coordinator, given_answer, context.overrides)
+                return answer_current(job, job.coordinator, given_answer, setup.overrides)
             base = await self._base(job, resume_from)
-            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
+            return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), given_answer)
 
-        queue = self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
+        queue = self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
         return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
@@ -268,8 +268,8 @@ class Jobs(JobReader):
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.id_or_latest(job_id), result_reader(output)
-        context = results.checking(self.source.setup)
-        overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
+        setup = results.checking(self.source.setup)
+        overrides = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
@@ -277,17 +277,17 @@ class Jobs(JobReader):
 
             run = job.coordinator
             results.check_recorded(run)
-            answers = context.parts.get(RECORDED_ANSWERS)
-            if (recorded := answers.recorded_answer(context, job)) is not None:
+            answers = setup.parts.get(RECORDED_ANSWERS)
+            if (recorded := answers.recorded_answer(setup, job)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            retried = answers.recorded_settlements(context, job)
+            retried = answers.recorded_settlements(setup, job)
             calls = tuple(
                 unsettled_call
                 for unsettled_call in unsettled_calls(job.runs.values())
                 if unsettled_call.key not in retried
             )
-            run_overrides = with_one_model(context.project, overrides, run.start.provider)
+            run_overrides = with_one_model(setup.project, overrides, run.start.provider)
             reason, limits = resumption(
                 job, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
@@ -296,8 +296,8 @@ class Jobs(JobReader):
             decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
-        queue = None if drive else self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
+        queue = None if drive else self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
         return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
@@ -307,20 +307,20 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.id_or_latest(job_id), self.source.setup
-        overrides = context.overrides
-        context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
+        job_id, setup = await self.id_or_latest(job_id), self.source.setup
+        overrides = setup.overrides
+        setup = replace(setup, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             run = job.coordinator
-            expert = context.expert(run.start.expert_key)
+            expert = setup.expert(run.start.expert_key)
             origin = await before_compaction(self, run)
             base = await self.state_at(origin.checkpoint_id, job_id)
             return NewRun(expert, run.start.query, continued_from=origin, base_run=base)
 
-        return await self.runner.run_existing(context, job_id, decide, on_event)
+        return await self.runner.run_existing(setup, job_id, decide, on_event)
 
     async def signal(
         self,
@@ -357,10 +357,10 @@ class Jobs(JobReader):
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            context = self.source.setup
+            setup = self.source.setup
             async with self.storage.lease(job_id, this_process()):
                 job = await self.load(job_id)
-                async with context.audit.anchored(job):
+                async with setup.audit.anchored(job):
                     await self.runner.stop_remote(job)
                     await self._close(job, by or this_user(), cleaned(reason))
             if job.coordinator.queued is not None:
@@ -369,18 +369,18 @@ class Jobs(JobReader):
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         await self.runner.active.close_skills(loaded_job.id)
-        job, last, context = loaded_job, loaded_job.coordinator, self.source.setup
+        job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
             raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
         others = (run for run in loaded_job.runs.values() if run is not last)
         open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
-        summary_file = JobSummaryFile(context.storage, job)
+        summary_file = JobSummaryFile(setup.storage, job)
         if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
             await summary_file.mark_stale()
-        emit = context.emitter()
+        emit = setup.emitter()
         for run in open_runs:
-            session = RunSession.of(context.storage, job, run, emit, clock=context.clock)
+            session = RunSession.of(setup.storage, job, run, emit, clock=setup.clock)
             session.add(CloseRun(**session.stamp(), by=by, reason=reason))
             await session.flush()
         await summary_file.write(is_driven=False)
@@ -436,14 +436,14 @@ class Jobs(JobReader):
 
     async def not_retained(self) -> Sequence[JobSummary]:
         """Return the Jobs that `[retention]` of the project removes now."""
-        context = self.source.setup
-        retention = context.project.retention
+        setup = self.source.setup
+        retention = setup.project.retention
         if retention is None:
             return []
         all_jobs = [
             summary async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for summary in page.jobs
         ]
-        return expired_jobs(all_jobs, retention, context.clock.now())
+        return expired_jobs(all_jobs, retention, setup.clock.now())
 
     async def _base(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
