@@ -52,15 +52,15 @@ from perstack.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Facts of a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
+    """Request for a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
 
     expert: Expert
     query: str
-    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked values, by field of `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
-    answer: PersonAnswer | None = None  # to the question that `base` asks
+    answer: PersonAnswer | None = None  # answer to the question that `base_run` asks
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
     outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
@@ -83,7 +83,7 @@ def prepare_run(
 ) -> PreparedRun:
     """Check that a new Run can begin, and compute what it records. Raises UsageError or ProviderError.
 
-    `steps_before` are the steps that its Job has. Without `is_driven_here` another process has the providers.
+    `steps_before`: number of steps of the Job so far. Without `is_driven_here` another process has the providers.
     """
     expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
     settings = _settings(setup, expert, new.shared_limits, steps_before)
@@ -102,7 +102,7 @@ class ResumedRun:
     limits: Limits | None = None  # new limits; None for the recorded ones
     above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     answer: PersonAnswer | None = None
-    """Answer to the question that the Run asks; None for that in the decisions of the Job, if any."""
+    """Answer to the question that the Run asks; None to look for it in the decisions of the Job."""
     decisions: PersonDecisions = NO_DECISIONS  # decisions that the whole Job resumes with; empty for a delegate
 
 
@@ -113,7 +113,7 @@ class RunStarter:
         self._drive = drive
 
     def start(self, start: PreparedRun | ResumedRun) -> RunSession:
-        """Do `begin` or `resume`."""
+        """Begin or resume a Run."""
         return self.begin(start) if isinstance(start, PreparedRun) else self.resume(start)
 
     def begin(self, prepared_run: PreparedRun) -> RunSession:
@@ -229,7 +229,7 @@ class RunStarter:
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
-            # before it is recorded: a failure answers nothing
+            # before the answer is recorded: if this fails, the question stays open
             rule, setup = answer.answer.rule, self._drive.setup
             contents = setup.parts.get(RUN_FILES).contents_of_rule(rule, setup.workspace)
             setup.grants.add(rule, answer.by, _pins(session.run, rule), contents)
@@ -237,7 +237,7 @@ class RunStarter:
 
 
 def _pins(run: Run, rule: str) -> Definitions:
-    """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
+    """Return the digests of the definitions, as the Run was offered them, of the tools that a rule may name."""
     from perstack.core.permissions.matching import is_about
     from perstack.core.permissions.policy_calls import PolicyCall
 
@@ -251,7 +251,7 @@ def _pins(run: Run, rule: str) -> Definitions:
         for skill, digests in run.definitions.items()
     }
     call = run.calls.get(run.asked_call_id or "")
-    if call is not None and call.decided.definition:  # of the call that the person was shown, under any name
+    if call is not None and call.decided.definition:  # the tool of the call that the person was shown, under any name
         skill = call.decided.skill_name
         digests = run.definitions.get(skill, {})
         shown = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
@@ -268,7 +268,7 @@ def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
 
 
 class _Instruction(TypedDict):
-    """Fields of a Run's start: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
+    """Fields of `StartRun`: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
 
     instruction: str
     agents_md: tuple[AgentsMdFile, ...]
@@ -327,7 +327,7 @@ def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...])
 
 
 def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
-    """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
+    """Return a new Run's settings; a delegate shares `job_limits`. Raises UsageError and MissingCredential."""
     settings = setup.providers.settings(setup.project, expert, setup.overrides, steps_before=steps_before)
     if job_limits is None:
         return settings
@@ -336,7 +336,7 @@ def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps
 
 
 def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-    """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
+    """Return today's definition and limits of a Run's Expert, where they differ from the recorded ones."""
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits

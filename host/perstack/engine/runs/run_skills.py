@@ -57,7 +57,7 @@ def played_skills(drive: JobDrive, run: Run) -> Mapping[str, Toolset]:
     try:
         provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
     except PerstackError:
-        return {}  # the Run fails with it when it opens its endpoint
+        return {}  # the Run fails when it opens its endpoint, which raises the error again
     if provider.player is None:
         return {}
     return setup.parts.get(PLAYBACK).played_skills(provider, run)
