@@ -1,4 +1,4 @@
-"""Files of a definition: which ones patterns match, their text, its bounded TOML parser, and problems in it."""
+"""Files of a definition: match patterns of names, read files, parse TOML within bounds, and report problems."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reporter:
     def __init__(
         self, source: Source, problems: list[Problem], search: SearchBudget | None = None, parts: Parts = NO_PARTS
     ) -> None:
-        """Append to `problems`. `search`: budget that the patterns of all files share; `parts`: readers of features."""
+        """Append to `problems`. `search` is shared by the patterns of all files; `parts` has readers of features."""
         self.source = source
         self.parts = parts
         self.search = SearchBudget() if search is None else search
@@ -99,7 +99,7 @@ _BETWEEN_KEYS = r"[^\w\-. \t]"
 
 
 class NotRead(ValueError):
-    """File that was refused; the message continues its name."""
+    """Error of a refused file; the message is the predicate of a sentence about it."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -138,7 +138,7 @@ def parse_toml(text: str) -> TomlTable:
 def _has_endless_key(line: str) -> bool:
     """Return whether a line has a dotted key with too many parts, which `tomllib` would take quadratic time for."""
     for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
-        # words with blanks are prose in a text of several lines
+        # a part with blanks is prose in a multi-line text
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
         if any(is_key and len(list(run)) > MAX_TOML_DEPTH for is_key, run in groupby(parts)):
             return True
@@ -156,17 +156,17 @@ _WILDCARD = re.compile(r"[*?[]")
 
 
 class TooMuch(ValueError):
-    """Pattern that matches or examines more than any project has."""
+    """Error of a pattern that examines more names than any project has; the message is a predicate."""
 
 
 class SearchBudget:
-    """Number of names of files and folders that searches may still read."""
+    """Number of names of files and folders that searches may still examine."""
 
     def __init__(self) -> None:
         self.remaining = MAX_EXAMINED_NAMES
 
     def limit_of(self, parts: tuple[str, ...]) -> int:
-        """Return the number for a pattern: few if it leads out of its folder, where a whole disk may be."""
+        """Return the limit of one pattern: a low one if it leads out of its folder, where a whole disk may be."""
         is_outside = parts[:1] == ("/",) or ".." in parts
         return min(self.remaining, MAX_EXAMINED_OUTSIDE) if is_outside else self.remaining
 
@@ -228,7 +228,7 @@ class _PatternSearch:
         return names
 
     def _is_inner_link(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether a link leads to a folder below the first one; a pattern follows no other."""
+        """Return whether a link leads to a folder inside the searched one; a pattern follows no other link."""
         if not entry.is_symlink():
             return False
         target = Path(os.path.realpath(entry.path))

@@ -262,7 +262,7 @@ SERVER = '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "mcpStdio
         (
             '[experts.a]\ninstruction = "i"\ntemperature = 1\n',
             "experts.a.temperature",
-            "say it in the `setting` of [provider], or of [experts.NAME.provider]",
+            "set it in the `setting` of [provider], or of [experts.NAME.provider]",
         ),
     ],
 )
