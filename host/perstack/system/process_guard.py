@@ -1,6 +1,6 @@
 """The guard: a small process that ends the programs we started if our own process dies without doing so.
 
-After a SIGKILL nobody else could: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
+After a SIGKILL nothing else can: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
 One guard serves all programs. It is notified when each starts and ends, waits for its pipe to break, and then ends the
 remaining groups. It starts with the first program and ends with the last one, or at the end of `keep_running`.
 
@@ -27,7 +27,7 @@ from perstack.system.process_groups import MARK, boot_identity, end_orphaned, gr
 
 # Records of running programs, so that the process that resumes a Job can end what a killed process left running.
 #
-# The guard ends those too, within seconds. The records are for a process that resumes sooner, and for a killed guard.
+# The guard ends them too, within seconds. The records are for a process that resumes sooner, or if the guard is killed.
 # While a program runs it has a file, named by its mark, with the identity of its host process and of itself.
 
 _MAX_FILES = 10_000
@@ -36,7 +36,7 @@ _MAX_RECORD_BYTES = 1000
 
 @dataclass(slots=True)
 class ProgramRecord:
-    """The record file of one program. If it cannot be written, there is only the guard."""
+    """The record file of one program. If it cannot be written, only the guard ends the program."""
 
     path: Path
     _file: int = field(init=False, default=-1)
@@ -52,7 +52,7 @@ class ProgramRecord:
             os.write(self._file, f"{machine} {ours} {process_start_time(ours)}\n".encode())
 
     def record_program(self, pid: int, start: str | None) -> None:
-        """Record the program's process after its start."""
+        """Record the program's process, after its start."""
         if self._file >= 0 and start is not None:
             with suppress(OSError):
                 os.write(self._file, f"{pid} {start}\n".encode())
@@ -167,7 +167,7 @@ class ProcessGuard:
     """The guard of this process. Methods may be called from any thread, and do nothing if no guard can be started."""
 
     def __init__(self) -> None:
-        """Start nothing yet: the first program does."""
+        """Start no guard yet: the first program starts it."""
         self._turn = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
@@ -187,7 +187,7 @@ class ProcessGuard:
             self._leave()
 
     def expect(self, records: Path | None) -> str:
-        """Return the mark (MARK in the environment) of a program started next; recorded in `records`, if given."""
+        """Announce a program and return its mark, for MARK in its environment. `records`: folder of its record."""
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
         if records is not None:

@@ -1,4 +1,4 @@
-"""Start programs of which none is left behind, even if we are killed: `launch`, `await_start`, `end_with_block`."""
+"""Start programs, and leave none running even if we are killed: `launch`, `await_start`, `end_with_block`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def _kill(process: Process) -> None:
 
 @asynccontextmanager
 async def end_with_block(process: Process) -> AsyncGenerator[None]:
-    """End a process from `launch`, and its group, at the end of the block; `setsid` leaves the group."""
+    """End a process from `launch`, and its group, at the end of the block. A program with `setsid` leaves the group."""
     try:
         yield
     finally:
