@@ -40,7 +40,7 @@ class ProjectGrant(Record):
     rule: str
     by: By
     granted_at: int  # milliseconds since 1970
-    # digests of the definitions that it was given for, by skill and tool; empty for those of perstack.lock
+    # digests of the definitions that it was given for, by skill and tool; empty for the definitions in perstack.lock
     pins: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
     # digests of the contents that it was given for, by the path of each file from the workspace
     files: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)

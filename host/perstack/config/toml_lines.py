@@ -57,7 +57,7 @@ class _LineFinder:
 
     def document(self) -> Iterator[tuple[KeyPath, int]]:
         table: KeyPath = ()
-        while not self._end():
+        while not self._reached_end():
             start = self.at
             if self._take("["):
                 table = self._header()
@@ -65,7 +65,7 @@ class _LineFinder:
             else:
                 yield from self._pair(table)
 
-    def _end(self) -> bool:
+    def _reached_end(self) -> bool:
         self._skip(_BLANK)
         return self.at >= len(self.text)
 

@@ -88,7 +88,7 @@ def check_redaction(log: Sequence[bytes], seq: int, record: bytes, log_name: str
         raise Conflict(f"{log_name}: the replacement of record {seq} is not a redaction of it")
 
 
-# Checks of what was stored.
+# Checks of stored records and blobs.
 
 
 def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, log_name: str, medium: str) -> list[bytes]:

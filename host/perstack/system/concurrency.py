@@ -90,7 +90,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     """Run the work in a separate task and return its result. If the caller is cancelled, so is the work.
 
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
-    Raises CancelledError if the work was cancelled, by this caller or another, and what `leave_own_task` was given.
+    Raises CancelledError if the work was cancelled, by this caller or another, and the error that `leave_own_task` got.
     """
     own, context = _OwnTask(), copy_context()
     context.run(_OWN_TASK.set, own)
@@ -114,7 +114,7 @@ def leave_own_task(error: BaseException) -> bool:
 
 
 class HeldExit(Exception):
-    """Holds the exit of work in a task whose result is read elsewhere."""
+    """Carries SystemExit or KeyboardInterrupt out of a task, to the code that reads its result."""
 
     def __init__(self, exit: BaseException) -> None:
         """Keep the exception for `held_result`."""
@@ -139,7 +139,7 @@ def held_result(task: asyncio.Task[_T]) -> _T:
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
-    """Run the work in a new event loop. Raises UsageError inside a running one; `name` is what to await there.
+    """Run the work in a new event loop. Raises UsageError inside a running one, where `name` must be awaited.
 
     Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
     """

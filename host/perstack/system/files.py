@@ -49,7 +49,7 @@ if sys.platform == "darwin":
 # Small files that are replaced as a whole.
 
 FOLDER_MODE = 0o700
-FILE_MODE = 0o600  # state contains what models were sent and tools returned, so only its owner may read it
+FILE_MODE = 0o600  # state contains requests to models and results of tools, so only its owner may read it
 
 
 def replace_private_file(path: Path, content: bytes, folder: int | None = None, *, mode: int = FILE_MODE) -> None:

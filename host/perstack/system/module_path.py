@@ -4,8 +4,8 @@
 there could be imported in place of an optional one that is not installed, and a folder `x.dist-info` there names
 plugins, of perstack and of libraries. So the command line takes such entries out when it starts. A folder in the
 current one that the user has named, by an absolute entry of PYTHONPATH or an editable installation, stays, and is
-searched last. Functions of evaluators and plugins that the user names may be in what was taken out: `module_path` and
-`restore_current_folder` are for these.
+searched last. Functions of evaluators and plugins that the user names may be in entries that were taken out:
+`module_path` and `restore_current_folder` find them.
 """
 
 from __future__ import annotations

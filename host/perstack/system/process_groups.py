@@ -74,7 +74,7 @@ def signal_group(group: int, number: int) -> bool:
 
 
 async def _wait_for_end(group: int, timeout_s: float) -> _GroupState:
-    """Wait up to `timeout_s` seconds for the group to end, and return what is left of it.
+    """Wait up to `timeout_s` seconds for the group to end, and return its remaining state.
 
     Return "dead" without waiting if only zombies are left that their parent has not reaped. A group that ends soon is
     noticed soon; the slower check for zombies comes only after the first pauses.

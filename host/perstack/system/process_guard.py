@@ -25,7 +25,7 @@ from threading import Lock
 from perstack.dataclass import dataclass
 from perstack.system.process_groups import MARK, boot_identity, end_orphaned, group_of, process_start_time
 
-# Records of running programs, so that the process that resumes a Job can end what a killed process left running.
+# Records of running programs, so that the process that resumes a Job can end programs of a killed one.
 #
 # The guard ends them too, within seconds. The records are for a process that resumes sooner, or if the guard is killed.
 # While a program runs it has a file, named by its mark, with the identity of its host process and of itself.
@@ -71,7 +71,7 @@ async def end_orphaned_programs(folder: Path) -> None:
     """End the programs, with their groups, that ended host processes recorded in a folder.
 
     On return they are gone, except processes that now run as another user, which cannot be ended. Programs of a living
-    host process are not touched, nor those of another machine, whose process ids mean nothing here.
+    host process are not touched, nor programs of another machine, whose process ids mean nothing here.
     """
     groups = _all_remaining_groups(folder)
     await asyncio.gather(*(end_orphaned(group) for group in set[int]().union(*groups.values())))
@@ -168,7 +168,7 @@ class ProcessGuard:
 
     def __init__(self) -> None:
         """Start no guard yet: the first program starts it."""
-        self._turn = Lock()
+        self._mutex = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
         self._known: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
@@ -209,7 +209,7 @@ class ProcessGuard:
         mark = self._marks.pop(program, None) if isinstance(program, Process) else program
         if mark is None:
             return
-        with self._turn:
+        with self._mutex:
             line = self._known.pop(mark, None)
             if line is not None:
                 self._tell(f"- {mark}\n".encode())
@@ -223,7 +223,7 @@ class ProcessGuard:
         """Drop all programs after a fork: they belong to the parent process."""
         for record in self._records.values():
             record.close(is_ours=False)
-        self._turn = Lock()
+        self._mutex = Lock()
         shell, self._shell = self._shell, None
         self._users, self._known, self._marks, self._records = 0, {}, {}, {}
         self._prefix = os.urandom(8).hex()
@@ -232,17 +232,17 @@ class ProcessGuard:
                 shell.stdin.close()
 
     def _enter(self) -> None:
-        with self._turn:
+        with self._mutex:
             self._users += 1
 
     def _leave(self) -> None:
-        with self._turn:
+        with self._mutex:
             self._users -= 1
             if self._users == 0:
                 self._end()
 
     def _note(self, mark: str, line: str) -> None:
-        with self._turn:
+        with self._mutex:
             self._known[mark] = line.encode()
             self._tell(self._known[mark])
 

@@ -32,7 +32,7 @@ _RUN = (
 def python_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a module in this interpreter, as `python -m` does, but isolated.
 
-    It finds all modules that this process finds, and those of folders that were taken out of its path. The standard
+    It finds all modules that this process finds, and modules in folders that were taken out of its path. The standard
     library and installed packages take precedence, in whatever order this process has them.
     """
     path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, module_path())))

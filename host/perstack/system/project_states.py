@@ -1,8 +1,8 @@
 """Find the state of perstack projects in a folder: of each perstack.toml, at any depth.
 
-The state of a project is the folder `perstack` next to its perstack.toml, and what addresses such as `file:STATE` and
-`sqlite:STATE.db` in that file name. A file is not parsed for that: every text in it that begins like such an address
-counts, so an anchor and a key file count too. An answer is kept until the file changes.
+The state of a project is the folder `perstack` next to its perstack.toml, and the files that addresses such as
+`file:STATE` and `sqlite:STATE.db` in perstack.toml name. The file is not parsed: every text in it that begins like such
+an address counts, so an anchor and a key file count too. An answer is kept until the file changes.
 """
 
 from __future__ import annotations

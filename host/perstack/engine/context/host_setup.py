@@ -82,7 +82,7 @@ class HostSetup:
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
     """Caller's check of a Coordinator's result that fits its schema: return the problem, or None."""
-    laid_out: tuple[UnpackedSkill, ...] | None = None
+    unpacked_skills: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     declared_project: Project | None = None
     """Today's definition, if `project` is a recorded one: the files that it runs are protected too."""
@@ -168,12 +168,12 @@ class HostSetup:
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
         """Raise UsageError if this machine cannot apply one of these policies."""
-        local_policies = [relocate_policy(policy, self.laid_out or ()) for policy in policies]
+        local_policies = [relocate_policy(policy, self.unpacked_skills or ()) for policy in policies]
         await check_policies(self.plugins, local_policies, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
         """Return the runtimes for programs of a Job."""
-        return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
+        return Runtimes(self.plugins, self.surroundings(job_id), self.unpacked_skills or ())
 
     def surroundings(self, job_id: str) -> Surroundings:
         """Return the facts about this machine that sandboxes need: the workspace, hidden and protected files."""
@@ -184,7 +184,7 @@ class HostSetup:
             self.env.without_stored,
             hidden=protection.hidden,
             protected=(*protection.definitions, *protection.programs),
-            shown=tuple(skill.folder for skill in self.laid_out or ()),
+            shown=tuple(skill.folder for skill in self.unpacked_skills or ()),
             included=self._included,
             on_notice=notice,
         )
@@ -246,7 +246,7 @@ class HostSetup:
     def knowledge(self, tool_lock: ToolLock) -> Knowledge:
         """Return the access to Agent Skills and AGENTS.md files of the project; nothing is read yet."""
         return Knowledge(
-            self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.laid_out)
+            self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.unpacked_skills)
         )
 
     def skill_context(self, job_id: str) -> SkillContext:

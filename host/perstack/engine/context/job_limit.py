@@ -30,7 +30,7 @@ class Slots:
         self.limit = limit
         self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._turn = Lock()
+        self._mutex = Lock()
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[None]:
@@ -38,16 +38,16 @@ class Slots:
         if _IS_INSIDE.get():
             yield
             return
-        await self._take()
+        await self._acquire()
         token = _IS_INSIDE.set(True)
         try:
             yield
         finally:
             _IS_INSIDE.reset(token)
-            self._give_back()
+            self._release()
 
-    async def _take(self) -> None:
-        with self._turn:
+    async def _acquire(self) -> None:
+        with self._mutex:
             if self._free:
                 self._free -= 1
                 return
@@ -56,16 +56,16 @@ class Slots:
         try:
             await waiter
         except asyncio.CancelledError:
-            with self._turn:
+            with self._mutex:
                 was_granted = waiter not in self._waiting
                 if not was_granted:
                     self._waiting.remove(waiter)
             if was_granted:
-                self._give_back()
+                self._release()
             raise
 
-    def _give_back(self) -> None:
-        with self._turn:
+    def _release(self) -> None:
+        with self._mutex:
             if not self._waiting:
                 self._free += 1
                 return

@@ -8,8 +8,8 @@ project. `perstack.trust.run_files` finds the files that are run: without it no 
 | --- | --- | --- |
 | state: storage, anchors, and the user's folders of perstack | neither listed nor used | absent |
 | secret: files of variables and keys | listed | absent |
-| definitions, and what `include` matches | listed | read |
-| programs: what the host or an `allow` rule runs | read | read |
+| definitions, and files that `include` matches | listed | read |
+| programs: files that the host or an `allow` rule runs | read | read |
 """
 
 from __future__ import annotations

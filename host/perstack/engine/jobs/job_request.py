@@ -1,6 +1,6 @@
 """Requests for new Jobs, and the fields of a new Run that its caller sets.
 
-Such a field, as `labels`, is declared in `CallerFields`, beside the event that records it. Functions between a caller
+Such a field (`labels`) is declared in `CallerFields`, beside the event that records it. Functions between a caller
 and that event pass all of them on as `**caller_fields`, so that a new one changes none of them; `takes_caller_fields`
 names each in their signatures.
 """

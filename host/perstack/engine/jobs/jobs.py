@@ -242,7 +242,7 @@ class Jobs(JobReader):
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
-            raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
+            raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
@@ -462,7 +462,7 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
     compactions = (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory))
     if (compaction := next(compactions, None)) is None:
-        words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
+        words = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
     index = compaction
     while _is_of_summary(events[index - 1]):

@@ -67,7 +67,7 @@ class JobReader:
         cached = await read_summary(self.storage, job_id, JobSummary)
         if cached is None or cached.id != job_id:  # copied from another Job
             return await self._derive(job_id)
-        # a question is computed from the logs: what a person answers must not come from a cache
+        # a question is derived from the logs: a person must not answer one from a cache
         if cached.status != "running" and cached.asking is None and not _may_be_stale(cached):
             return cached
         try:
@@ -75,7 +75,7 @@ class JobReader:
         except NotFound:
             if await self.storage.lease_info(job_id) is None:
                 raise
-            return cached  # it is about to begin
+            return cached  # the Job is about to begin
 
     async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None

@@ -1,12 +1,12 @@
-"""Drive Jobs in this process: what every operation that begins or continues a Job shares.
+"""Drive Jobs in this process, in the steps that all operations share which begin or continue a Job.
 
-The steps are the same for all. *Prepare*: check everything that can be missing here (definition, lock, Agent Skills,
-keys, sandbox), and keep what was found in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record
-the Run's first event from them, in memory. *Drive*: `RunLoop` writes it and performs commands; or the Job is queued for
-a worker. A new Job is prepared before it is created. `run_existing` takes, in this order, a slot of the process's Job
-limit, the lease of the Job on a workspace that is not being rewound, and the guard of leftover programs; it loads the
-Job and lets the operation's `decide` check it. `decide` writes nothing: it returns the Run that begins or resumes, as
-data. `ActiveJobs` (active_jobs.py) holds the tasks that drive Jobs, to stop them.
+*Prepare*: check everything that can be missing here (definition, lock, Agent Skills, keys, sandbox), and keep the
+results in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record the Run's first event from them,
+in memory. *Drive*: `RunLoop` writes it and performs commands; or the Job is queued for a worker. A new Job is prepared
+before it is created. `run_existing` takes, in this order, a slot of the process's Job limit, the lease of the Job on a
+workspace that is not being rewound, and the guard of leftover programs; it loads the Job and lets the operation's
+`decide` check it. `decide` writes nothing: it returns the Run that begins or resumes, as data. `ActiveJobs`
+(active_jobs.py) holds the tasks that drive Jobs, to stop them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class JobRunner:
         """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
         `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with.
-        `store_attachments` stores those of a new Run's query. `queue` returns how the Job is queued; None to drive it.
+        `store_attachments` stores attachments of a new Run. `queue` returns how the Job is queued; None to drive it.
         """
         setup.audit.check()
         listener = as_listener(on_event)

@@ -24,7 +24,7 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
         yield
 
 
-# Requests to stop what another process drives, stored in a space of the storage. Each driver polls for them.
+# Requests to stop a Job or delegate that another process drives, in a space of the storage. Each driver polls for them.
 #
 # A request names the holder of the lease, so that a late request does not stop the next holder.
 

@@ -346,7 +346,7 @@ class RunSession:
             self.show_written()
 
     def show_written(self) -> None:
-        """Sync and show what `flush_soon` has written, before events that are not stored are shown."""
+        """Sync and show the events that `flush_soon` has written. Call it before an unstored event is shown."""
         with suppress(Exception):  # the next flush raises it
             self._sync()
 

@@ -149,7 +149,7 @@ class Rulings:
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return () if rule_call is None else await asyncio.to_thread(resolved_paths, rule_call)
 
-    async def content(self, call: Call) -> str:
+    async def changed_file_digest(self, call: Call) -> str:
         """Return the present digest of the file that a call changes; empty if it changes none."""
         workspace, decided = Path(self._workspace), call.decided
         return await asyncio.to_thread(content_digest, workspace, decided.skill_name, decided.tool_name, call.part.args)

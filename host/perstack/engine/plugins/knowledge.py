@@ -1,4 +1,4 @@
-"""Access to the files that Experts learn from: Agent Skills and AGENTS.md. A feature reads them when they are needed."""
+"""Access to the files that Experts learn from: Agent Skills and AGENTS.md. A feature reads them when needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load plugins through pluggy and return what they registered, with types.
+"""Load plugins through pluggy, and return the registered objects by kind and name.
 
 Only this module and `ports.hooks` use pluggy. Plugins come from entry points of group `perstack`, from modules named in
 PERSTACK_PLUGINS, and from the objects passed to `load_plugins`. Names and schemes are unique over all plugins. Skills
@@ -105,7 +105,7 @@ class Plugins:
         """Open the storage at an address such as `file:perstack`, relative to a folder. Raises UsageError."""
         factory, location = self.storage_at(address)
         if setting and not factory.has_settings:
-            raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: leave the table out")
+            raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: remove the table")
         return factory.open(location, folder, setting=setting, formats=tuple(self.formats.values()))
 
     def storage_at(self, address: str) -> tuple[StorageFactory, str]:

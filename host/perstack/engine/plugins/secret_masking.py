@@ -86,7 +86,7 @@ class SecretVault:
 
         return [part.model_copy(update={"args": map_texts(part.args, fill)}) for part in parts]
 
-    def stricter(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
+    def stricter_ruling(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
         """Return the stricter of two rulings, with masked texts. An approval in `filled_decided` does not count."""
         if filled_decided.strictness <= shown_decided.strictness:
             return shown_decided
@@ -175,7 +175,7 @@ class MaskedCall:
             sample=None if sample is None else self._masked_sampler(sample),
         )
 
-    async def outcome(self, result: ToolResult | Question) -> ToolResult | Question:
+    async def masked_outcome(self, result: ToolResult | Question) -> ToolResult | Question:
         """Return the tool's result or question, masked."""
         if isinstance(result, Question):
             return await asyncio.to_thread(self._question, result)

@@ -1,4 +1,4 @@
-"""Protocols for checking what a person has agreed to: definitions, and tools of servers and plugins.
+"""Protocols for checking the agreements of a person: to definitions, and to tools of servers and plugins.
 
 `perstack.trust` implements `TrustCheck`. A Host cannot be made without one. It is called by the code that opens a
 storage, a dispatcher, a provider or a skill, and by the code that drives a Job.
@@ -78,7 +78,7 @@ class JudgedToolset:
     tools: tuple[JudgedTool, ...]
     instructions: str = ""
     digests: Mapping[str, str] | None = None  # digests of the agreed definitions, by tool and INSTRUCTIONS
-    notice: str = ""  # what differs from the agreed definitions, for the person who watches
+    notice: str = ""  # differences from the agreed definitions, for the person who watches
 
 
 def own_tools(toolset: Toolset) -> JudgedToolset:

@@ -1,4 +1,4 @@
-"""Approvals of calls: ask a person, or settle what needs no question or has nobody to ask.
+"""Approvals of calls: ask a person, or decide without one if no question is needed or nobody can be asked.
 
 A call of `exec` that waits only because the definition does not grant `exec` (`core.definitions.exec_grant`) never
 waits for an absent person: it runs in a sandbox, or is denied where no sandbox works.
@@ -84,7 +84,7 @@ async def record_approved_start(run_drive: RunDrive, call: Call) -> bool:
         return False
     is_once = call.approval is not None and call.approval.decision == "once"
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
-    if is_once and call.content and call.content != await rulings.content(call):
+    if is_once and call.content and call.content != await rulings.changed_file_digest(call):
         again = "the file has changed since its change was shown"
         session.add(request_event(call, await approval_subject(run_drive, call), session.stamp, again))
         return False
@@ -98,7 +98,7 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
         await rulings.offers(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
-        await rulings.content(call),
+        await rulings.changed_file_digest(call),
     )
 
 

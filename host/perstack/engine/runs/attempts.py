@@ -1,4 +1,4 @@
-"""Attempts of a generation, for a reply or a summary, and what follows their failures.
+"""Attempts of a generation, for a reply or a summary, and the reactions to their failures.
 
 `after_failure` (core/runs/retries_and_fallbacks.py) decides what follows a failed attempt: a retry, a pause of the Job,
 or none. Then a fallback model may take over. An attempt that the endpoint refuses because of one part of the request is
@@ -298,7 +298,7 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
 def record_learned_adaptations(
     drive: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
 ) -> None:
-    """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
+    """Record the adaptations that other Runs of the Job have learned for a model, before its endpoint refuses again."""
     adaptations = drive.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
         session.add(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))

@@ -1,6 +1,6 @@
 """Begin and resume Runs: compute their recorded settings and record their first event.
 
-A new Run takes two steps. `prepare_run` checks that it can begin here and computes what its first event records: the
+A new Run takes two steps. `prepare_run` checks that it can begin here and computes the content of its first event: the
 definition, model and sandbox; nothing is recorded or written. `RunStarter.begin` records the event from the
 `PreparedRun`, and checks nothing again. `RunStarter.resume` checks a stopped Run and records that it resumes.
 """
@@ -64,13 +64,13 @@ class NewRun:
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
     outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     shared_limits: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A new Run that can begin here, and what its first event records of its definition and settings."""
+    """A new Run that can begin here, with the definition and settings that its first event records."""
 
     new: NewRun
     expert: Expert  # with the digests of its Agent Skills
@@ -81,7 +81,7 @@ class PreparedRun:
 def prepare_run(
     setup: HostSetup, knowledge: Knowledge, new: NewRun, *, steps_before: int, is_driven_here: bool = True
 ) -> PreparedRun:
-    """Check that a new Run can begin, and compute what it records. Raises UsageError or ProviderError.
+    """Check that a new Run can begin, and compute the settings that it records. Raises UsageError or ProviderError.
 
     `steps_before`: number of steps of the Job so far. Without `is_driven_here` another process has the providers.
     """
@@ -100,7 +100,7 @@ class ResumedRun:
     run: Run
     reason: ResumeReason
     limits: Limits | None = None  # new limits; None for the recorded ones
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     answer: PersonAnswer | None = None
     """Answer to the question that the Run asks; None to look for it in the decisions of the Job."""
     decisions: PersonDecisions = NO_DECISIONS  # decisions that the whole Job resumes with; empty for a delegate
@@ -123,7 +123,7 @@ class RunStarter:
         base, by = new.base_run, new.delegated_by
         output = setup.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
-        parent_rules = new.above if base is None else drive.runs.get(base.id, base).permissions
+        outer_rules = new.parent_rules if base is None else drive.runs.get(base.id, base).permissions
         parent = None if by is None else drive.job.runs.get(by.run_id)
         inherited = (None if parent is None else parent.start, None if base is None else base.start)
         masks = masks_secrets(setup.project, expert, *inherited)
@@ -146,7 +146,7 @@ class RunStarter:
                 runtime_version=VERSION,
                 **new.caller_fields,
                 overrides=setup.overrides.chosen,
-                permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                permissions=begun_under(outer_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=policy,
                 output=output,
@@ -180,7 +180,7 @@ class RunStarter:
             run_id=delegation.run_id,
             delegated_by=by,
             outer_policy=parent_session.run.start.sandbox,
-            above=parent_session.run.permissions,
+            parent_rules=parent_session.run.permissions,
             shared_limits=shared_limits,
         )
         drive = self._drive
@@ -211,7 +211,7 @@ class RunStarter:
                 by=None if limits is None else decisions.limited_by or this_user(),
                 signal=decisions.signal,
                 definition=definition,
-                permissions=_stricter_rules_today(drive, run, resumed_run.above),
+                permissions=_stricter_rules_today(drive, run, resumed_run.parent_rules),
                 worker="" if resumed_run.reason == "parent" else drive.worker.name,
             )
         )
@@ -293,7 +293,7 @@ def _read_instruction(
 
 
 def _policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
-    """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
+    """Return the sandbox policy of a new Run: its own, narrowed by that of its parent or of the continued Run.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
@@ -320,10 +320,10 @@ def _exec_grant(
     return exec_grant_of(drive.setup.project, expert, policy, widenings, is_open=is_open)
 
 
-def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_rules_today(drive: JobDrive, run: Run, parent_rules: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
     new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
-    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, drive.setup.overrides.widening))
+    return (*new_rules, *missing_from((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening))
 
 
 def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:

@@ -1,6 +1,6 @@
 """Protocols for inputs of a Run that features handle: attachments, images and documents, texts that people post.
 
-The package `media` reads attachments and fits what is sent to the limits of an endpoint; without an image, a document
+The package `media` reads attachments and fits requests to the limits of an endpoint; without an image, a document
 or an attachment it is not imported. `posted_texts` keeps the texts that wait for the Runs of a storage.
 """
 
@@ -56,7 +56,7 @@ class Media(Protocol):
     async def substitutes(
         self, session: RunSession, provider: Provider, blobs: BlobStore, messages: History
     ) -> Adaptations:
-        """Return the adaptations, beyond those of the Run, that make the media of `messages` fit its endpoint."""
+        """Return the adaptations that the media of `messages` need at the endpoint in addition to the Run's."""
         ...
 
     async def most_tokens_beyond_bytes(

@@ -108,7 +108,7 @@ class JobBudget:
         settings: JsonObject,
         provider_tools: Sequence[OfferedProviderTool] = (),
     ) -> Grant | Exceeded:
-        """Return what the next generation may use; wait while parallel ones may release some. Raises UnknownPrice.
+        """Return the grant for the next generation; wait while others may release amounts. Raises UnknownPrice.
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
         """
@@ -174,7 +174,7 @@ class JobBudget:
             await self._has_room.wait()
 
     async def _write_all_but(self, run_id: str) -> None:
-        """Flush what other Runs have released, so that a crash cannot undo a release that another Run has used."""
+        """Flush the releases of other Runs, so that a crash cannot undo a release that this Run has used."""
         while run_ids := self._unwritten - {run_id}:
             for other_id in run_ids:
                 self._unwritten.discard(other_id)
@@ -186,7 +186,7 @@ class JobBudget:
         """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
         messages, counted, message_count = run.messages, run.context.counted, len(run.messages)
         size = messages.size(message_count)
-        # a format may send the schema in a field of its own, in addition to the copy in the instruction
+        # an endpoint may get the schema in a separate field, in addition to the copy in the instruction
         schema_size = 0 if run.result_schema is None else len(json.dumps(run.result_schema))
         estimate = (
             size

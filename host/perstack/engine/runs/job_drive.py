@@ -54,7 +54,7 @@ class WorkerRole:
     """Name of the worker, which queues what it drives again when it leaves; "" if this process is not a worker."""
     distributes: bool = False  # delegates are queued for any worker
     on_waiting: Callable[[bool], None] = _ignore
-    """Called with True when this process starts to wait only for remote Runs, and with False when it ends."""
+    """Function to call with True when this process starts waiting only for remote Runs, with False when it stops."""
 
 
 NO_WORKER = WorkerRole()
@@ -148,8 +148,8 @@ class JobDrive:
     def offered_definitions(self, run: Run) -> Definitions:
         """Return the definitions of tools that the Job's Runs were offered, for the skills of this Run.
 
-        A delegate that begins after a resume is offered what the Job was offered before. Experts may have different
-        skills of one name.
+        A delegate that begins after a resume gets the definitions that the Job was offered before. Experts may have
+        different skills of one name.
         """
         skills = {skill.name: shared_definition(skill) for skill in with_tools(run.expert.skills)}
         found: Definitions = run.definitions

@@ -156,7 +156,7 @@ class Sampling:
         raise AssertionError("the last rung returns or raises")
 
     async def _fit_media(self, messages: History) -> Adaptations:
-        """Return how the request is sent, with what its images and documents need."""
+        """Return the Run's adaptations, with further ones that the images and documents of the request need."""
         context, known = self._run_drive, self._run_drive.session.run.adaptations
         if not messages.blobs(len(messages)):
             return known
@@ -394,4 +394,4 @@ async def _call_masked(
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await masked_call.outcome(await _call_skill(skill, masked_call.request))
+    return await masked_call.masked_outcome(await _call_skill(skill, masked_call.request))
