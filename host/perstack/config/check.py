@@ -54,7 +54,7 @@ IGNORED: Mapping[type[Record], Mapping[str, str]] = {  # keys of the original Pe
 
 # keys that are not part of the definition of a Run
 READ_SEPARATELY: Mapping[type[Record], Mapping[str, str]] = {
-    Expert: {"tests": "queries with what is expected of them; see `tests` below"}
+    Expert: {"tests": "queries with their expected results; see `tests` below"}
 }
 
 SEPARATE_TABLES: Part[Mapping[type[Record], str]] = Part("tables that are read separately")

@@ -134,7 +134,7 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
         owners_of_folders = {folder.stat().st_uid for folder in folders}
         is_open = any(map(_is_writable_by_others, folders))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be examined: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be examined: {error.strerror}") from error
     if not file_owners <= ours:
         raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
     if not owners_of_folders <= ours or is_open:

@@ -352,7 +352,7 @@ def test_a_link_in_a_project_does_not_say_where_its_state_is(
     ):
         refused = terminal.run(*words, stdin="")
         assert refused.code in (1, 2), (words, refused)
-        assert "which a link leads to " in refused.out + refused.err, words
+        assert "because a link there leads to " in refused.out + refused.err, words
         assert "--storage" in refused.out + refused.err
         assert "Traceback" not in refused.err
         if words[0] not in ("doctor", "mcp"):

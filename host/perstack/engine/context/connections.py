@@ -60,7 +60,7 @@ def _refuse_link(storage: Storage, root: Path) -> None:
     real = Path(os.path.realpath(storage.location))
     if real != Path(os.path.realpath(root), state.relative_to(root)):
         raise UsageError(
-            f"the state is not kept in {state}, which a link leads to {real}: remove the link if you did not create it",
+            f"the state is not kept in {state}, because a link there leads to {real}: remove it if it is not yours",
             next_steps=(SetOption("storage"),),
         )
 

@@ -195,7 +195,7 @@ class HostSetup:
         return ProjectGrants(folder_of(self.project, self.workspace))
 
     def vault(self, job_id: str, block: int) -> SecretVault:
-        """Return the secrets of a Job that this process masks; `block` is its range of their numbers."""
+        """Return the secrets of a Job that this process masks; `block` is the range of their numbers here."""
         from perstack.engine.plugins.secret_masking import SecretVault
 
         if len(self.vaults) > _MAX_VAULTS:

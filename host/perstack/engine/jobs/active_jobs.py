@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perstack.engine.runs.person_decisions import LiveQuestions  # reading Jobs needs none of it
 
 _MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
-_MAX_KEPT_S = 3600.0  # seconds for which they stay open
+_MAX_KEPT_S = 3600.0  # seconds for which the skills of a Job at rest stay open
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ActiveJobs:
     # --- skills of Jobs at rest -----------------------------------------------------------------------------------
 
     async def leave_skills(self, drive: JobDrive) -> None:
-        """Close the skills of a Job that is not driven any more; keep them if a call of theirs waits for an answer."""
+        """Close the skills of a Job that is no longer driven; keep them if one of their calls waits for an answer."""
         setup, loaded_job = drive.setup, drive.job
         is_answered_here = setup.is_attended() and loaded_job.question is not None and not drive.worker.name
         if not (is_answered_here and drive.skills.has_waiting_call):

@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A caller's request for a new Job. `caller_fields` and the model of `results` are checked, all else is not yet."""
+    """A caller's request for a new Job. So far only `caller_fields` and the model of `results` are checked."""
 
     expert_key: str
     query: str

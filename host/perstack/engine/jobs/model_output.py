@@ -71,9 +71,8 @@ class ModelOutput(ResultReader, Generic[OutputT]):
             return
         words = "was begun without a schema" if recorded is None else "was begun with another JSON schema"
         remedy = "" if recorded is None else ", or pass the model that it was begun with"
-        raise UsageError(
-            f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave the model out{remedy}"
-        )
+        job_id, name = run.start.job_id, self._model.__name__
+        raise UsageError(f"output: Job {job_id} {words}, not with that of {name}: leave the model out{remedy}")
 
     @override
     def read(self, summary: JobSummary) -> ParsedJob[OutputT]:

@@ -1,4 +1,4 @@
-"""Drive Jobs in this process, in the steps that all operations share which begin or continue a Job.
+"""Drive Jobs in this process: the steps that are common to all operations which begin or continue a Job.
 
 *Prepare*: check everything that can be missing here (definition, lock, Agent Skills, keys, sandbox), and keep the
 results in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record the Run's first event from them,
@@ -203,7 +203,7 @@ class JobRunner:
         worker: WorkerRole | None = None,
         is_driven_here: bool = True,
     ) -> JobDrive:
-        """Return the drive of a Job; without `worker` this process drives it as no worker."""
+        """Return the drive of a Job. `worker` None: this process is not a worker."""
         from perstack.engine.runs.beginning import ResumedRun
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
         from perstack.engine.runs.person_decisions import NO_DECISIONS

@@ -39,7 +39,7 @@ class RunLogFormat:
     """Rules for the logs of Runs. Create one for each read: it looks for redactions only once."""
 
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
-        """Read Runs that others continue from in `storage`, unless `known` has the states at the end of their logs."""
+        """Read base Runs from `storage`, unless `known` has the states at the end of their logs."""
         self._storage = storage
         self._known_runs = {} if known is None else known
         self._redactions: dict[RunRef, list[RedactEvent]] = {}

@@ -80,7 +80,7 @@ class DisplayStamp(TypedDict):
 
 
 def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
-    """Create the event that work on a Run starts. `location` is the storage's, `now` in milliseconds since 1970."""
+    """Create the event for the start of work on a Run. `location` is the storage's, `now` milliseconds since 1970."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
         timestamp=now,
@@ -172,7 +172,7 @@ class JobSummaryFile:
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the summary of the stored logs, and return that of the Job. Raises StorageError."""
         job = self._job.as_stored()
-        # Without events that are recorded but not flushed: a crash would undo what job.json reports.
+        # Skip events that are recorded but not flushed: a crash could undo what job.json reports.
         if job.coordinators:
             summary = summarize(job, is_driven=is_driven)
             if not is_driven or summary.status == "running":

@@ -288,12 +288,12 @@ class ProviderPool:
         if settings.unnamed and name not in self._reported_names:
             self._reported_names.add(name)
             kinds = " or ".join(settings.unnamed)
-            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
+            notice(f"no {kinds} is named, so {name} is used; to choose, name one in perstack.toml or for this run")
         tier = settings.missing_tier
         if tier is not None and (missing := f"{tier} of {name}") not in self._reported_names:
             self._reported_names.add(missing)
             provider_name = settings.provider.provider_name
-            notice(f"{provider_name} has no model of tier {tier}: uses {name}; name one as `{tier}` in [models]")
+            notice(f"{provider_name} has no model of tier {tier}, so {name} is used; name one as `{tier}` in [models]")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
