@@ -1,4 +1,4 @@
-"""Resolve model, provider and limits of one Run: from options, the Expert's keys, the file's keys, and defaults."""
+"""Resolve model, provider and limits of one Run, in this order: options, Expert's keys, the file's keys, defaults."""
 
 from __future__ import annotations
 

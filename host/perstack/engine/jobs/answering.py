@@ -36,15 +36,15 @@ def answer_current(job: Job, run: Run, answer: UnreadAnswer, overrides: Override
 
 
 async def answer_in_branch(
-    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, given_answer: UnreadAnswer
+    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, unread_answer: UnreadAnswer
 ) -> NewRun:
     """Return a Run that starts where `base_run` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = given_answer.read_unchecked(_question_at(base_run, checkpoint_id))
+    answer = unread_answer.read_unchecked(_question_at(base_run, checkpoint_id))
     origin = ContinuedFrom(run_id=base_run.id, checkpoint_id=event_id_of(base_run.id, base_run.head.seq), answers=True)
-    person_answer = PersonAnswer(answer, given_answer.by)
+    person_answer = PersonAnswer(answer, unread_answer.by)
     return NewRun(expert, base_run.start.query, continued_from=origin, base_run=base_run, answer=person_answer)
 
 

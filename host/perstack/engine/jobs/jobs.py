@@ -213,16 +213,16 @@ class Jobs(JobReader):
         job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
         from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
-        given_answer = person_answer(text, changed, by, question_id, signal)
+        unread_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
         setup = (results.checking if resumes else results.add_to)(self.source.setup)
 
         async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
                 results.check_recorded(job.coordinator)
-                return answer_current(job, job.coordinator, given_answer, setup.overrides)
+                return answer_current(job, job.coordinator, unread_answer, setup.overrides)
             base = await self._base(job, resume_from)
-            return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), given_answer)
+            return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), unread_answer)
 
         queue = self.queue.requests(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)

@@ -107,13 +107,13 @@ class LiveQuestions:
     def is_pending(self, question_id: str) -> bool:
         return question_id in self._pending
 
-    async def answer(self, question_id: str, given_answer: UnreadAnswer) -> None:
+    async def answer(self, question_id: str, unread_answer: UnreadAnswer) -> None:
         """Answer a waiting question. Returns when the answer is recorded.
 
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
         """
         pending = self._pending[question_id]
-        answer = PersonAnswer(given_answer.read_for(pending.question), given_answer.by)
+        answer = PersonAnswer(unread_answer.read_for(pending.question), unread_answer.by)
         del self._pending[question_id]
         self._active += 1
         pending.answer.set_result(answer)
