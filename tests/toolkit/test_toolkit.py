@@ -376,7 +376,7 @@ def test_a_name_that_is_taken_or_illegal_is_refused() -> None:
     kit.tool(name="give")(_text)
     with pytest.raises(PluginError, match="two tools 'give'"):
         kit.tool(name="give")(_model)
-    with pytest.raises(PluginError, match="not a name of a tool"):
+    with pytest.raises(PluginError, match="not a valid name of a tool"):
         kit.tool(name="give me")(_model)
 
 

@@ -72,7 +72,7 @@ def test_a_workspace_that_is_not_there_is_refused_before_anything_is_written(ter
     terminal.project(f'workspace = "out"\n{SOLO}', solo=WRITE)
     result = terminal.call("run", "solo", "q", *SCRIPTED)
     assert (result.code, result.out) == (2, "")
-    assert f"there is no directory {terminal.workspace / 'out'}; make it" in result.err
+    assert f"there is no directory {terminal.workspace / 'out'}; create it" in result.err
     assert not (terminal.workspace / "perstack").exists()
     assert terminal.call("jobs").code == 0
 

@@ -164,7 +164,7 @@ def test_usage_above_what_was_reserved_is_recorded_said_and_counted(
     (started,) = seen.of("startGeneration")
     assert finished.over_reserved.tokens == 70_010 - started.reserved.tokens
     assert (job.status, job.usage.total_tokens) == ("stoppedByBudget", 70_010)
-    assert "more than could be expected" in capfd.readouterr().err
+    assert "than was reserved" in capfd.readouterr().err
 
 
 def test_calls_of_tools_are_counted_before_any_of_them_is_made(bench: Bench) -> None:
