@@ -10,32 +10,25 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import STATE_FOLDER
-from perstack.engine.context.protection import Protection
+from perstack.engine.context.protection import FileOwners, Protection
 from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
 from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
 
-if TYPE_CHECKING:
-    from perstack.engine.context.host_setup import HostSetup
 
-
-def protection_of(setup: HostSetup) -> Protection:
-    projects = (setup.project,) if setup.declared_project is None else (setup.project, setup.declared_project)
-    workspace, env, audit = setup.workspace, setup.env, setup.audit
-    directories = user_directories(os.environ, env)
-    state = (workspace / STATE_FOLDER, *setup.storage.places, *audit.anchor_places, *directories)
-    secret = (path.absolute() for path in (*map(Path, setup.project.env_path), *env.files, *audit.key_files))
+def protection_of(owners: FileOwners) -> Protection:
+    projects, workspace = owners.projects, owners.workspace
+    state = (workspace / STATE_FOLDER, *owners.state, *user_directories(os.environ, owners.env))
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
-    widening = setup.overrides.widening
-    rules = (*(() if widening is None else widening.allow), *setup.grants.rules())
-    programs = _programs(projects, workspace, setup.task_commands, rules)
-    return _shared(Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, secret, definitions, programs))))
+    programs = _programs(projects, workspace, owners.commands, owners.rules)
+    return _shared(
+        Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, owners.secret, definitions, programs)))
+    )
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,7 @@ from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.context.protection import RUN_FILES, Protection
+from perstack.engine.context.protection import RUN_FILES, FileOwners, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
@@ -210,7 +210,18 @@ class HostSetup:
     @property
     def protection(self) -> Protection:
         """The files that Experts and their programs must not use. Raises StorageError for unreadable grants."""
-        return self.parts.get(RUN_FILES).protection_of(self)
+        widening = self.overrides.widening
+        keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
+        owners = FileOwners(
+            (self.project,) if self.declared_project is None else (self.project, self.declared_project),
+            self.workspace,
+            self.env,
+            state=(*self.storage.places, *self.audit.anchor_places),
+            secret=tuple(path.absolute() for path in keys),
+            commands=self.task_commands,
+            rules=(*(() if widening is None else widening.allow), *self.grants.rules()),
+        )
+        return self.parts.get(RUN_FILES).protection_of(owners)
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""

@@ -14,14 +14,13 @@ project. `perstack.trust.run_files` finds the files that are run: without it no 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.ports.parts import Part
-
-if TYPE_CHECKING:
-    from perstack.engine.context.host_setup import HostSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,24 @@ class Protection:
         return (*self.state, *self.secret)
 
 
+@dataclass(frozen=True, slots=True)
+class FileOwners:
+    """Everything in a setup that has or names protected files."""
+
+    projects: tuple[Project, ...]  # the definition in force, and today's if that is another one
+    workspace: Path
+    env: Mapping[str, str]
+    state: tuple[Path, ...]  # files and folders of storage and anchors
+    secret: tuple[Path, ...]  # files of variables and keys
+    commands: tuple[tuple[str, ...], ...]  # commands of tasks
+    rules: tuple[str, ...]  # allow rules of the user, in addition to those of the definitions
+
+
 class RunFiles(Protocol):
     """Functions that find the files which definitions, commands and allow rules run."""
 
-    def protection_of(self, setup: HostSetup) -> Protection:
-        """Return the protected files of a setup, without reading files. Raises StorageError for unreadable grants."""
+    def protection_of(self, owners: FileOwners) -> Protection:
+        """Return the protected files of a workspace, without reading contents of files."""
         ...
 
     def names_files(self, rule: str) -> bool:
