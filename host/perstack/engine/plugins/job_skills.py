@@ -214,21 +214,11 @@ class JobSkills:
         await _wait_for_all([connection.session for connection in connections.values()])
         for connection in connections.values():
             connection.may_start.set()
-        awaited = [
-            connections[definition.name].outcome
-            for definition in definitions
-            if definition.name in connections and not _is_lazy(definition)
-        ]
+        outcomes = {name: connection.outcome for name, connection in connections.items()}
+        awaited = [outcomes[skill.name] for skill in definitions if skill.name in outcomes and not _is_lazy(skill)]
         if awaited:
             await asyncio.wait(awaited)
-        await _require_all(
-            {
-                definition.name: connections[definition.name].outcome
-                for definition in definitions
-                if _is_required(definition)
-            }
-        )
-        outcomes = {name: connection.outcome for name, connection in connections.items()}
+        await _require_all({skill.name: outcomes[skill.name] for skill in definitions if _is_required(skill)})
         builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
