@@ -272,10 +272,10 @@ def test_a_log_of_another_job_is_found(copy: Path) -> None:
     copytree(copy / "perstack" / "jobs" / "job", copy / "perstack" / "jobs" / "other")
     for name in ("foreign-1", "job-7"):
         copytree(copy / "perstack/jobs/job/runs/job-2", copy / "perstack/jobs/job/runs" / name)
-        assert any("its ids do not say this place" in finding.message for finding in verified(copy).findings)
+        assert any("its ids name another place" in finding.message for finding in verified(copy).findings)
         rmtree(copy / "perstack/jobs/job/runs" / name)
     assert verified(copy).ok
-    assert any("its ids do not say this place" in finding.message for finding in verified(copy, "other").findings)
+    assert any("its ids name another place" in finding.message for finding in verified(copy, "other").findings)
 
 
 def test_a_delegate_that_was_decided_on_and_has_no_log_is_named(copy: Path) -> None:

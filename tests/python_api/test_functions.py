@@ -99,8 +99,8 @@ def test_a_job_is_resumed_by_a_program_that_gives_the_functions_again_and_by_no_
     assert without.status == "stoppedByError"
     assert without.error is not None
     assert (
-        "Expert 'clerk' has functions of Python (find_order, count) that this program does not give: run it from the"
-        " one that does, with Expert(name='clerk', …, tools=[find_order, count])" in without.error
+        "Expert 'clerk' has Python functions (find_order, count) that this program does not provide: run it from a"
+        " program that does, with Expert(name='clerk', …, tools=[find_order, count])" in without.error
     )
     fewer = wait_for(host_of(tmp_path, model(), clerk(find_order)).resume("two", max_steps=5))
     assert fewer.error is not None

@@ -32,12 +32,18 @@ class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
-        self, project: Project, tool_lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
+        self,
+        project: Project,
+        tool_lock: ToolLock,
+        workspace: Path,
+        unpacked_skills: tuple[UnpackedSkill, ...] | None = None,
     ) -> None:
-        """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
+        """Create an empty cache; `unpacked_skills` were stored with the Job, and are used in place of their paths."""
         self.workspace = workspace
         self._project = project
-        self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
+        self._unpacked_skills = (
+            None if unpacked_skills is None else {skill.path: skill.folder for skill in unpacked_skills}
+        )
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
         self._lock = tool_lock
         self._folders: dict[str, SkillFolder | UsageError] = {}
@@ -108,9 +114,9 @@ class SkillLibrary:
         return folder
 
     def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
-        if self._laid_out is None:
+        if self._unpacked_skills is None:
             return _read(skill)
-        folder = self._laid_out.get(skill.path)
+        folder = self._unpacked_skills.get(skill.path)
         if folder is None:
             return UsageError(f"skill {skill.name}: {skill.path} was not stored with the Job: submit the Job again")
         return _read(skill.model_copy(update={"path": str(folder)}))
@@ -121,7 +127,7 @@ class SkillLibrary:
             raise UsageError(f"Expert {expert.key}: {folder}")
         file = self._project.path
         # skills stored with a Job were compared with the lock when it was submitted
-        config = None if self._laid_out is not None else file
+        config = None if self._unpacked_skills is not None else file
         locked_digest = None if config is None else self._lock.folder_digest(config, skill)
         if locked_digest not in (None, folder.digest):
             raise UsageError(

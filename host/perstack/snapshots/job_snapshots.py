@@ -35,7 +35,7 @@ class JobSnapshots:
         return await self._recorder.record(run, stamp)
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves: the next may have other files.
+        """Record a snapshot if a worker leaves while calls are unfinished: the next worker may have other files.
 
         A failing storage is ignored: the worker leaves anyway.
         """

@@ -36,8 +36,7 @@ class SandboxPath:
 def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[SandboxPath, ...]:
     """Return the configured paths that exist now; a path in both lists is writable.
 
-    Raises SkillError for a path with a link that programs may have created: it may lead to something other than what
-    the user has named.
+    Raises SkillError for a path through a link that programs may have created: it may not lead where the user meant.
     """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
@@ -63,7 +62,7 @@ def check_places(policy: SandboxPolicy, surroundings: Surroundings) -> None:
             setting, writable = f"`{key}` of [sandbox]", key == "writable"
             check_place(setting, path, surroundings, writable=writable)
             for name in {path, os.path.realpath(path)}:
-                _check_ours(setting, path, name, surroundings, writable=writable)
+                _check_not_reserved(setting, path, name, surroundings, writable=writable)
     try:
         places(surroundings.workspace, policy.writable, policy.readable)
     except SkillError as error:
@@ -80,7 +79,7 @@ def check_place(setting: str, path: str, surroundings: Surroundings, *, writable
             raise UsageError(f"{setting} is {path}, which belongs to the system: name another folder")
 
 
-def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
+def _check_not_reserved(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
     for reserved in _names(surroundings.hidden):
         if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
             continue
@@ -104,7 +103,7 @@ def _names(paths: Iterable[Path]) -> Iterable[str]:
 
 
 class _ChangeableLink(Exception):
-    """A path with a link in a folder where programs may create links."""
+    """Error of a path with a link in a folder where programs may create links."""
 
 
 def _real_path(path: str, changeable: Sequence[str]) -> str | None:

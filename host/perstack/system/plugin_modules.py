@@ -23,7 +23,7 @@ class InstalledModule(NamedTuple):
 
 
 def installed_modules(group: str) -> tuple[InstalledModule, ...]:
-    """Return the entry points of a group by name, without folders that were taken out of the module path."""
+    """Return the entry points of a group, sorted by name, except of folders taken out of the module path."""
     return _installed_modules(group, tuple(sys.path))
 
 
@@ -40,7 +40,7 @@ def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModu
     for point in sorted(_entry_points(path).select(group=group), key=lambda point: point.name):
         dist = point.dist
         if dist is not None and is_taken_out(str(dist.locate_file(""))):
-            continue  # a folder of strangers, named by no installation
+            continue  # not installed: a folder that a stranger may have written
         if dist is None:
             result.append(InstalledModule(point, point.value, ""))
             continue

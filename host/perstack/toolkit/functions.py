@@ -129,7 +129,7 @@ class ToolFunction:
             schema = self._adapter.json_schema(schema_generator=_Schemas)
         except PydanticUserError as error:
             raise SkillError(
-                f"{_place(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
+                f"{_shown_name(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
             ) from error
         return ToolSpec(
             name=self.name,
@@ -218,7 +218,7 @@ def tool_function(
     settings: type[object] | None,
 ) -> ToolFunction:
     """Validate a function when its module is imported. Raises PluginError with what to change."""
-    place = _place(function)
+    place = _shown_name(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
@@ -251,7 +251,7 @@ def tool_function(
     return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(model_parameters), context)
 
 
-def _place(function: Function) -> str:
+def _shown_name(function: Function) -> str:
     code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
     name, module = getattr(function, "__qualname__", function), function.__module__
     if code is not None and module == code.co_filename:  # a `file`, whose module has its path as its name
@@ -261,7 +261,7 @@ def _place(function: Function) -> str:
 
 
 def shown_path(path: str) -> str:
-    """Return a path as messages show it: from the current folder, if it is below."""
+    """Return a path as messages show it: relative to the current folder if it is inside."""
     relative = relpath(path)
     return path if relative.startswith("..") else relative
 

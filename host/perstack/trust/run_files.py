@@ -7,7 +7,7 @@ exactly the files that are protected because of it: both are `named_files.words_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,30 +15,19 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import STATE_FOLDER
-from perstack.engine.context.protection import Protection
+from perstack.engine.context.protection import FileOwners, Protection
 from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
 from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
 
 
-def protection_of(
-    projects: Iterable[Project],
-    workspace: Path,
-    env: Mapping[str, str],
-    state: Iterable[Path],
-    secret: Iterable[Path],
-    commands: Iterable[str | tuple[str, ...]] = (),
-    rules: Iterable[str] = (),
-) -> Protection:
-    projects = tuple(projects)
+def protection_of(owners: FileOwners) -> Protection:
+    projects, workspace = owners.projects, owners.workspace
+    state = (workspace / STATE_FOLDER, *owners.state, *user_directories(os.environ, owners.env))
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
+    programs = _programs(projects, workspace, owners.commands, owners.rules)
     return _shared(
-        Protection(
-            tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
-            tuple(dict.fromkeys(secret)),
-            tuple(dict.fromkeys(definitions)),
-            tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
-        )
+        Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, owners.secret, definitions, programs)))
     )
 
 
@@ -55,7 +44,7 @@ def _definitions(project: Project) -> Iterator[str | Path]:
 
 
 def _programs(
-    projects: Sequence[Project], workspace: Path, commands: Iterable[str | tuple[str, ...]], rules: Iterable[str]
+    projects: Sequence[Project], workspace: Path, commands: Iterable[tuple[str, ...]], rules: Iterable[str]
 ) -> Iterator[Path]:
     """Yield the files that are run, under each folder that a command may start in. Reads no content."""
     files: dict[str, bool] = {}

@@ -173,7 +173,7 @@ class JobServer:
         loaded_job.root = number_of_run(run.id)
         parent_permissions = () if by is None else loaded_job.runs[by.run_id].permissions
         reason = reason_to_resume(run, clock.now()) or "crash"
-        resumed_run = ResumedRun(run, reason, above=parent_permissions)
+        resumed_run = ResumedRun(run, reason, parent_rules=parent_permissions)
         drive = self._runner.job_drive(runnable, loaded_job, resumed_run, service.on_event, stop, worker=service.role())
         session = RunStarter(drive).resume(resumed_run)
         start, limits = session.run.start, session.run.limits

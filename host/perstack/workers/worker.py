@@ -91,7 +91,8 @@ CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker asks for a Job witho
 DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
 SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed
 _RELEASE_DELAY_MS = 1_000
-"""Milliseconds for which a Job is left to other workers if this one already holds its maximum of Jobs."""
+"""Milliseconds for which a released Job is left to other workers: this one holds its maximum of Jobs."""
+_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
 _HEARTBEAT_TIMEOUT_S = 5.0
 
 
@@ -273,7 +274,7 @@ class Worker:
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
-        await self._unless_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
+        await self._unless_leaving(asyncio.sleep(_RELEASE_PAUSE_S))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
         claiming = asyncio.ensure_future(seat.claim())

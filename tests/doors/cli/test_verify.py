@@ -290,7 +290,7 @@ def test_a_job_with_a_second_result_of_a_call_is_not_driven(own_team: Terminal) 
         lines += sealed
     log.write_bytes(b"\n".join((*lines, b"")))
     (log.parents[2] / "job.json").unlink()
-    words = f"event {first + 1}: it does not follow from what comes before it (finishToolCall cannot follow where the "
+    words = f"event {first + 1}: it cannot follow the events before it (finishToolCall cannot follow where the "
     assert own_team.call("verify").code == 1
     for command in (("run", "--continue-job", "team", "lead", "more"), ("resume", "team")):
         result = own_team.call(*command)

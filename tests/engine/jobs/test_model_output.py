@@ -131,9 +131,9 @@ def test_an_answer_in_a_branch_takes_the_schema_of_the_model(bench: Bench) -> No
         (
             City,
             Town,
-            "was begun with another JSON schema, not that of Town: leave the model out, or give the model that",
+            "was begun with another JSON schema, not with that of Town: leave the model out, or pass the model that",
         ),
-        (None, City, "has no schema of its result, not that of City: leave the model out$"),
+        (None, City, "was begun without a schema, not with that of City: leave the model out$"),
     ],
 )
 def test_a_model_whose_schema_is_not_the_recorded_one_is_refused_and_nothing_is_written(

@@ -83,7 +83,7 @@ class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
     def __init__(self, source: SetupSource, active: ActiveJobs | None = None) -> None:
-        """Operate on Jobs. `active` has the Jobs driven already."""
+        """Operate on the Jobs of the setup's storage. `active` has the Jobs that are driven already."""
         super().__init__(source.setup.storage)
         self.source = source
         self.runner = JobRunner(source, self, active or ActiveJobs())
@@ -94,7 +94,7 @@ class Jobs(JobReader):
         return self.source.setup.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: SetupSource) -> Jobs:
-        """Return these Jobs, driven with another context."""
+        """Return these Jobs, driven with another setup."""
         return Jobs(source, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
@@ -140,7 +140,7 @@ class Jobs(JobReader):
         by: By | None = None,
         **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
-        """Record a new Job for a worker to drive. See `JobQueue.submit`."""
+        """Record a new Job for a worker to drive from `at` (milliseconds since 1970). See `JobQueue.submit`."""
         job_request = JobRequest(expert_key, query, job_id, attachments, checked_fields(caller_fields))
         return await self.queue.submit(job_request, at=at, priority=priority, by=by)
 
@@ -163,11 +163,11 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         new_fields, results = checked_fields(caller_fields), result_reader(output)
-        context = results.add_to(self.source.setup)
-        expert, query = context.expert(expert_key), check_query(query)
-        context.project.check_guarded(expert.key)
+        setup = results.add_to(self.source.setup)
+        expert, query = setup.expert(expert_key), check_query(query)
+        setup.project.check_guarded(expert.key)
         job_id = await self.id_or_latest(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
+        store_attachments = await read_attachments(setup, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
@@ -178,7 +178,7 @@ class Jobs(JobReader):
             return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
 
         return results.read(
-            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+            await self.runner.run_existing(setup, job_id, decide, on_event, store_attachments=store_attachments)
         )
 
     async def answer(
@@ -213,19 +213,19 @@ class Jobs(JobReader):
         job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
         from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
-        given_answer = person_answer(text, changed, by, question_id, signal)
+        unread_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
-        context = (results.checking if resumes else results.add_to)(self.source.setup)
+        setup = (results.checking if resumes else results.add_to)(self.source.setup)
 
         async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
                 results.check_recorded(job.coordinator)
-                return answer_current(job, job.coordinator, given_answer, context.overrides)
+                return answer_current(job, job.coordinator, unread_answer, setup.overrides)
             base = await self._base(job, resume_from)
-            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
+            return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), unread_answer)
 
-        queue = self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
+        queue = self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
         return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
@@ -268,8 +268,8 @@ class Jobs(JobReader):
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.id_or_latest(job_id), result_reader(output)
-        context = results.checking(self.source.setup)
-        overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
+        setup = results.checking(self.source.setup)
+        overrides = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
@@ -277,17 +277,17 @@ class Jobs(JobReader):
 
             run = job.coordinator
             results.check_recorded(run)
-            answers = context.parts.get(RECORDED_ANSWERS)
-            if (recorded := answers.recorded_answer(context, job)) is not None:
+            answers = setup.parts.get(RECORDED_ANSWERS)
+            if (recorded := answers.recorded_answer(setup, job)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            retried = answers.recorded_settlements(context, job)
+            retried = answers.recorded_settlements(setup, job)
             calls = tuple(
                 unsettled_call
                 for unsettled_call in unsettled_calls(job.runs.values())
                 if unsettled_call.key not in retried
             )
-            run_overrides = with_one_model(context.project, overrides, run.start.provider)
+            run_overrides = with_one_model(setup.project, overrides, run.start.provider)
             reason, limits = resumption(
                 job, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
@@ -296,8 +296,8 @@ class Jobs(JobReader):
             decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
-        queue = None if drive else self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
+        queue = None if drive else self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
         return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
@@ -307,20 +307,20 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.id_or_latest(job_id), self.source.setup
-        overrides = context.overrides
-        context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
+        job_id, setup = await self.id_or_latest(job_id), self.source.setup
+        overrides = setup.overrides
+        setup = replace(setup, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             run = job.coordinator
-            expert = context.expert(run.start.expert_key)
+            expert = setup.expert(run.start.expert_key)
             origin = await before_compaction(self, run)
             base = await self.state_at(origin.checkpoint_id, job_id)
             return NewRun(expert, run.start.query, continued_from=origin, base_run=base)
 
-        return await self.runner.run_existing(context, job_id, decide, on_event)
+        return await self.runner.run_existing(setup, job_id, decide, on_event)
 
     async def signal(
         self,
@@ -357,30 +357,30 @@ class Jobs(JobReader):
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            context = self.source.setup
+            setup = self.source.setup
             async with self.storage.lease(job_id, this_process()):
                 job = await self.load(job_id)
-                async with context.audit.anchored(job):
+                async with setup.audit.anchored(job):
                     await self.runner.stop_remote(job)
                     await self._close(job, by or this_user(), cleaned(reason))
             if job.coordinator.queued is not None:
                 await self.queue.withdraw(job_id)
 
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
-        """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
+        """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         await self.runner.active.close_skills(loaded_job.id)
-        job, last, context = loaded_job, loaded_job.coordinator, self.source.setup
+        job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
             raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
         others = (run for run in loaded_job.runs.values() if run is not last)
         open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
-        summary_file = JobSummaryFile(context.storage, job)
+        summary_file = JobSummaryFile(setup.storage, job)
         if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
             await summary_file.mark_stale()
-        emit = context.emitter()
+        emit = setup.emitter()
         for run in open_runs:
-            session = RunSession.of(context.storage, job, run, emit, clock=context.clock)
+            session = RunSession.of(setup.storage, job, run, emit, clock=setup.clock)
             session.add(CloseRun(**session.stamp(), by=by, reason=reason))
             await session.flush()
         await summary_file.write(is_driven=False)
@@ -423,7 +423,7 @@ class Jobs(JobReader):
             await DelegateLeases(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
-        """Remove these Jobs for good; yield each id with None once it is removed, or with the reason why it is kept."""
+        """Remove these Jobs for good. Yield each id, with None after its removal or the reason why the Job is kept."""
         for job_id in job_ids:
             try:
                 await self.delete(job_id)
@@ -436,14 +436,14 @@ class Jobs(JobReader):
 
     async def not_retained(self) -> Sequence[JobSummary]:
         """Return the Jobs that `[retention]` of the project removes now."""
-        context = self.source.setup
-        retention = context.project.retention
+        setup = self.source.setup
+        retention = setup.project.retention
         if retention is None:
             return []
         all_jobs = [
             summary async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for summary in page.jobs
         ]
-        return expired_jobs(all_jobs, retention, context.clock.now())
+        return expired_jobs(all_jobs, retention, setup.clock.now())
 
     async def _base(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
@@ -462,7 +462,7 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
     compactions = (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory))
     if (compaction := next(compactions, None)) is None:
-        words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
+        words = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
     index = compaction
     while _is_of_summary(events[index - 1]):
@@ -489,6 +489,6 @@ def person_answer(
     signal: str | None = None,
 ) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # most Jobs read no answers
 
     return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

@@ -36,10 +36,10 @@ class RunLog:
 
 
 class RunLogFormat:
-    """Rules for the logs of Runs. Use it for one read: it looks for redactions once."""
+    """Rules for the logs of Runs. Create one for each read: it looks for redactions only once."""
 
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
-        """Set the storage to read referenced Runs from, unless `known` has the states at the end of their logs."""
+        """Read base Runs from `storage`, unless `known` has the states at the end of their logs."""
         self._storage = storage
         self._known_runs = {} if known is None else known
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
@@ -136,7 +136,7 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
         reason = "a newer version has written it, and this one does not know such an event"
         raise _invalid_event(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise _invalid_event(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
+        raise _invalid_event(InvalidEvent, ref, seq, "its ids name another place, so it was not written here")
     return event
 
 
@@ -153,7 +153,7 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
 
 def checkpoint_at(event: StoredEvent) -> str | None:
     """Return the id of the checkpoint that an event makes, or None; `resumeRun` only refers to one."""
-    # `getattr` with a default takes long where a model has no such field, which most events have not
+    # most events have no such field, and `getattr` with a default is slow for these
     checkpoint_id = getattr(event, "checkpoint_id", None) if _makes_checkpoint(type(event)) else None
     return checkpoint_id if isinstance(checkpoint_id, str) else None
 
@@ -173,7 +173,7 @@ def _invalid_event(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str)
 
 
 def _max_events(ref: RunRef, through: str | None) -> int | None:
-    """Return how many events to read at most; None for all. What follows the checkpoint may be damaged."""
+    """Return the maximum number of events to read; None for all. The log may be damaged after the checkpoint."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
 
@@ -196,7 +196,7 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 
 async def derive(storage: Storage, job_id: str) -> Derived:
-    """Fold all logs of a Job into its caches. Raises Damaged and NotFound."""
+    """Compute the caches of a Job from its logs. Raises Damaged and NotFound."""
     stored_ids = frozenset(await checkpoint_ids(storage, job_id))
     checkpoints: dict[str, CheckpointFile] = {}
 

@@ -44,7 +44,7 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     if on_event is None:
         return None
     if iscoroutinefunction(on_event) or iscoroutinefunction(type(on_event).__call__):
-        raise UsageError("on_event is called, not awaited: give a plain function, or iterate over `Host.stream`")
+        raise UsageError("on_event is called, not awaited: pass a plain function, or iterate over `Host.stream`")
     try:
         parameters = signature(on_event)
     except ValueError:  # some functions written in C have none
@@ -80,7 +80,7 @@ class DisplayStamp(TypedDict):
 
 
 def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
-    """Create the event that says that the host starts to work on a Run, with the storage's location."""
+    """Create the event for the start of work on a Run. `location` is the storage's, `now` milliseconds since 1970."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
         timestamp=now,
@@ -133,7 +133,7 @@ class Emitter:
 
 # job.json of a driven Job: updated while it runs, and once more at its end.
 
-_WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes while a Job runs
+_WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes of job.json while a Job runs
 
 
 class JobSummaryFile:
@@ -172,7 +172,7 @@ class JobSummaryFile:
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the summary of the stored logs, and return that of the Job. Raises StorageError."""
         job = self._job.as_stored()
-        # Skip what is recorded but not flushed: job.json would report what a crash undoes.
+        # Skip events that are recorded but not flushed: a crash could undo what job.json reports.
         if job.coordinators:
             summary = summarize(job, is_driven=is_driven)
             if not is_driven or summary.status == "running":
@@ -187,7 +187,7 @@ class JobSummaryFile:
             await self._storage.put_summary(self._job.id, stale.to_json())
 
 
-_SYNC_DELAY_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
+_SYNC_DELAY_S = 0.002  # seconds from `flush_soon` to its sync. If a model replies sooner, the next flush syncs
 
 _E = TypeVar("_E", bound=StoredEvent)
 
@@ -238,7 +238,7 @@ class RunSession:
         self._is_redefined = False  # True if an unwritten event brings a definition
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
-        self._sync_due = 0.0  # time of the loop at which the first of `_unshown` must be synced
+        self._sync_due = 0.0  # time of the event loop by which the first of `_unshown` must be synced
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None  # the error of the first failed write
 
@@ -326,7 +326,7 @@ class RunSession:
     async def flush_soon(self) -> None:
         """Write the recorded events now, so that they outlive this process, and sync and show them some ms later.
 
-        Until then a power loss may lose them. Raises as `flush`; an error of the later sync is raised by the next one.
+        Until then a power loss may lose them. Raises as `flush`; the next flush raises an error of the later sync.
         """
         is_first = not self._unshown
         if self._writing.locked() or not self._waiting or not self._write_now(synced=False):
@@ -346,7 +346,7 @@ class RunSession:
             self.show_written()
 
     def show_written(self) -> None:
-        """Sync and show what `flush_soon` has written, before events that are not stored are shown."""
+        """Sync and show the events that `flush_soon` has written. Call it before an unstored event is shown."""
         with suppress(Exception):  # the next flush raises it
             self._sync()
 
@@ -362,7 +362,7 @@ class RunSession:
             self._show()
 
     def _write_now(self, *, synced: bool = True) -> bool:
-        """Write without waiting. Return False, and write nothing, if the storage has to wait."""
+        """Write without waiting. Return False, writing nothing, if the storage would have to wait."""
         if self._is_redefined:  # a copy of the definition follows its append
             return False
         batch, lines = self._seal()

@@ -22,7 +22,7 @@ class SnapshotRecorder(Protocol):
         ...
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves."""
+        """Record a snapshot if a worker leaves while calls are unfinished: the next worker may have other files."""
         ...
 
 

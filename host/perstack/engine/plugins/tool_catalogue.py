@@ -1,4 +1,4 @@
-"""The tools of one Run: name them, show them to the model, and check the calls that the model asks for."""
+"""The tools of one Run: name them, offer them to the model, and check the calls that the model asks for."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _DELEGATE_SCHEMA: JsonObject = {
 
 @dataclass(frozen=True)
 class OfferedTool:
-    """A tool as offered to a model; `session` runs it, and is None for delegates, questions and loop tools."""
+    """A tool as offered to a model; `skill_session` runs it, and is None for delegates, questions and loop tools."""
 
     spec: ToolSpec
     skill_session: SkillSession | None = None
@@ -133,9 +133,9 @@ class Catalogue:
         definitions: Definitions | None = None,
         differing: Mapping[str, str] | None = None,
     ) -> None:
-        """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
+        """Assign names, and defer tools; `revealed` were found by searches that are no longer in the context."""
         unique = _with_unique_names(offered)
-        self.renamed = _new_names(offered, unique)
+        self.renamed = _rename_notices(offered, unique)
         """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((tool.spec, tool.may_wait) for tool in unique), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
@@ -191,7 +191,7 @@ class Catalogue:
         return matches[0] if len(matches) == 1 else None
 
     def look_up(self, part: ToolCallPart) -> DecidedCall:
-        """Return a call of a tool of this Run; a call of any other is refused with a message for the model."""
+        """Return a call with the facts about its tool; without such a tool refused, with a message for the model."""
         offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
@@ -217,7 +217,7 @@ class Catalogue:
         )
 
     async def check_arguments(self, part: ToolCallPart, decided: DecidedCall) -> DecidedCall:
-        """Return the call; refused, with a message for the model, if its arguments do not fit the tool's schema."""
+        """Return the call, or refused, with a message for the model, if its arguments violate the tool's schema."""
         offered = self._by_name[part.tool_name]
         if part.raw_args is not None:
             return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
@@ -234,7 +234,7 @@ class Catalogue:
 
 
 def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> OfferedTool:
-    """Return a tool whose calls the host answers with `answer`."""
+    """Return a tool whose calls the function `answer` answers."""
     return OfferedTool(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
@@ -323,8 +323,8 @@ def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
 def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """Return the tools under unique names, which do not depend on their order.
 
-    A tool whose name another tool of its rank or a higher one has gets its skill's name as prefix, so that no server
-    can take a name from the host.
+    If another tool of equal or higher precedence has its name, a tool is prefixed with the name of its skill: so no
+    server can take a name from the host.
     """
     ranks = Counter((tool.spec.name, tool.rank) for tool in offered)
     names = {index: tool.spec.name for index, tool in enumerate(offered) if _keeps_name(tool, ranks)}
@@ -342,7 +342,7 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     ]
 
 
-# Jobs of one Expert keep equal tools: shared, a thousand that wait take 15 KB less each.
+# Jobs of one Expert have equal tools. Sharing these saves 15 KB for each of a thousand waiting Jobs.
 _SPECS: WeakValueDictionary[bytes, ToolSpec] = WeakValueDictionary()
 _KEPT_TOOLS: WeakValueDictionary[str, KeptTools] = WeakValueDictionary()
 
@@ -362,27 +362,27 @@ def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool
     name = tool.spec.name
     # a recording already has the names that its model was offered
     is_reserved = tool.rank > 0 and name in _RESERVED and not isinstance(tool.skill_session, PlayedSession)
-    is_of_higher = any((name, rank) in ranks for rank in range(tool.rank))
-    return ranks[name, tool.rank] == 1 and not (is_reserved or is_of_higher)
+    is_outranked = any((name, rank) in ranks for rank in range(tool.rank))
+    return ranks[name, tool.rank] == 1 and not (is_reserved or is_outranked)
 
 
-def _digest_name(tool: OfferedTool, taken: Collection[str]) -> str:
+def _digest_name(tool: OfferedTool, used_names: Collection[str]) -> str:
     """Return a free name that does not change when other tools are added or removed."""
     for number in count():
         digest = sha256(f"{tool.spec.skill_name}\0{tool.own_name}\0{number}".encode(errors="replace")).hexdigest()
         name = f"{tool.prefixed_name[:55]}_{digest[:8]}"
-        if name not in taken:
+        if name not in used_names:
             return name
     raise AssertionError("unreachable")
 
 
-def _new_names(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
+def _rename_notices(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
     changes: dict[str, list[str]] = {}
     for old, new in zip(offered, renamed, strict=True):
         if old.spec.name != new.spec.name:
             changes.setdefault(new.spec.skill_name, []).append(f"{old.spec.name} as {new.spec.name}")
     return {
-        skill: "tools are offered under other names, because theirs are taken: "
+        skill: "tools are offered under other names, because their own are in use: "
         + ", ".join(names[:_MAX_RENAMED_LISTED])
         + (f", and {len(names) - _MAX_RENAMED_LISTED} more" if len(names) > _MAX_RENAMED_LISTED else "")
         for skill, names in changes.items()

@@ -1,6 +1,6 @@
 """Begin and resume Runs: compute their recorded settings and record their first event.
 
-A new Run takes two steps. `prepare_run` checks that it can begin here and computes what its first event records: the
+A new Run takes two steps. `prepare_run` checks that it can begin here and computes the content of its first event: the
 definition, model and sandbox; nothing is recorded or written. `RunStarter.begin` records the event from the
 `PreparedRun`, and checks nothing again. `RunStarter.resume` checks a stopped Run and records that it resumes.
 """
@@ -52,25 +52,25 @@ from perstack.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Facts of a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
+    """Request for a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
 
     expert: Expert
     query: str
-    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked values, by field of `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
-    answer: PersonAnswer | None = None  # to the question that `base` asks
+    answer: PersonAnswer | None = None  # answer to the question that `base_run` asks
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
     outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     shared_limits: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A new Run that can begin here, and what its first event records of its definition and settings."""
+    """A new Run that can begin here, with the definition and settings that its first event records."""
 
     new: NewRun
     expert: Expert  # with the digests of its Agent Skills
@@ -81,9 +81,9 @@ class PreparedRun:
 def prepare_run(
     setup: HostSetup, knowledge: Knowledge, new: NewRun, *, steps_before: int, is_driven_here: bool = True
 ) -> PreparedRun:
-    """Check that a new Run can begin, and compute what it records. Raises UsageError or ProviderError.
+    """Check that a new Run can begin, and compute the settings that it records. Raises UsageError or ProviderError.
 
-    `steps_before` are the steps that its Job has. Without `is_driven_here` another process has the providers.
+    `steps_before`: number of steps of the Job so far. Without `is_driven_here` another process has the providers.
     """
     expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
     settings = _settings(setup, expert, new.shared_limits, steps_before)
@@ -100,9 +100,9 @@ class ResumedRun:
     run: Run
     reason: ResumeReason
     limits: Limits | None = None  # new limits; None for the recorded ones
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     answer: PersonAnswer | None = None
-    """Answer to the question that the Run asks; None for that in the decisions of the Job, if any."""
+    """Answer to the question that the Run asks; None to look for it in the decisions of the Job."""
     decisions: PersonDecisions = NO_DECISIONS  # decisions that the whole Job resumes with; empty for a delegate
 
 
@@ -113,7 +113,7 @@ class RunStarter:
         self._drive = drive
 
     def start(self, start: PreparedRun | ResumedRun) -> RunSession:
-        """Do `begin` or `resume`."""
+        """Begin or resume a Run."""
         return self.begin(start) if isinstance(start, PreparedRun) else self.resume(start)
 
     def begin(self, prepared_run: PreparedRun) -> RunSession:
@@ -123,7 +123,7 @@ class RunStarter:
         base, by = new.base_run, new.delegated_by
         output = setup.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
-        parent_rules = new.above if base is None else drive.runs.get(base.id, base).permissions
+        outer_rules = new.parent_rules if base is None else drive.runs.get(base.id, base).permissions
         parent = None if by is None else drive.job.runs.get(by.run_id)
         inherited = (None if parent is None else parent.start, None if base is None else base.start)
         masks = masks_secrets(setup.project, expert, *inherited)
@@ -146,7 +146,7 @@ class RunStarter:
                 runtime_version=VERSION,
                 **new.caller_fields,
                 overrides=setup.overrides.chosen,
-                permissions=start_rules(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                permissions=start_rules(outer_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=policy,
                 output=output,
@@ -180,7 +180,7 @@ class RunStarter:
             run_id=delegation.run_id,
             delegated_by=by,
             outer_policy=parent_session.run.start.sandbox,
-            above=parent_session.run.permissions,
+            parent_rules=parent_session.run.permissions,
             shared_limits=shared_limits,
         )
         drive = self._drive
@@ -211,7 +211,7 @@ class RunStarter:
                 by=None if limits is None else decisions.limited_by or this_user(),
                 signal=decisions.signal,
                 definition=definition,
-                permissions=_stricter_rules_today(drive, run, resumed_run.above),
+                permissions=_stricter_rules_today(drive, run, resumed_run.parent_rules),
                 worker="" if resumed_run.reason == "parent" else drive.worker.name,
             )
         )
@@ -229,7 +229,7 @@ class RunStarter:
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
-            # before it is recorded: a failure answers nothing
+            # before the answer is recorded: if this fails, the question stays open
             rule, setup = answer.answer.rule, self._drive.setup
             contents = setup.parts.get(RUN_FILES).contents_of_rule(rule, setup.workspace)
             setup.grants.add(rule, answer.by, _pins(session.run, rule), contents)
@@ -237,7 +237,7 @@ class RunStarter:
 
 
 def _pins(run: Run, rule: str) -> Definitions:
-    """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
+    """Return the digests of the definitions, as the Run was offered them, of the tools that a rule may name."""
     from perstack.core.permissions.matching import is_about
     from perstack.core.permissions.policy_calls import PolicyCall
 
@@ -251,7 +251,7 @@ def _pins(run: Run, rule: str) -> Definitions:
         for skill, digests in run.definitions.items()
     }
     call = run.calls.get(run.asked_call_id or "")
-    if call is not None and call.decided.definition:  # of the call that the person was shown, under any name
+    if call is not None and call.decided.definition:  # the tool of the call that the person was shown, under any name
         skill = call.decided.skill_name
         digests = run.definitions.get(skill, {})
         shown = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
@@ -268,7 +268,7 @@ def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
 
 
 class _Instruction(TypedDict):
-    """Fields of a Run's start: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
+    """Fields of `StartRun`: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
 
     instruction: str
     agents_md: tuple[AgentsMdFile, ...]
@@ -293,7 +293,7 @@ def _read_instruction(
 
 
 def _policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
-    """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
+    """Return the sandbox policy of a new Run: its own, narrowed by that of its parent or of the continued Run.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
@@ -320,14 +320,14 @@ def _exec_grant(
     return exec_grant_of(drive.setup.project, expert, policy, widenings, is_open=is_open)
 
 
-def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_rules_today(drive: JobDrive, run: Run, parent_rules: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
     new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
-    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, drive.setup.overrides.widening))
+    return (*new_rules, *missing_from((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening))
 
 
 def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
-    """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
+    """Return a new Run's settings; a delegate shares `job_limits`. Raises UsageError and MissingCredential."""
     settings = setup.providers.settings(setup.project, expert, setup.overrides, steps_before=steps_before)
     if job_limits is None:
         return settings
@@ -336,7 +336,7 @@ def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps
 
 
 def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-    """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
+    """Return today's definition and limits of a Run's Expert, where they differ from the recorded ones."""
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits
