@@ -265,7 +265,7 @@ def test_a_run_that_nobody_started_is_found(copy: Path) -> None:
     (runs / "job-9").mkdir()
     (runs / "job-9" / "events.jsonl").write_bytes(b"\n".join((*lines, b"")))
     messages = [finding.message for finding in verified(copy).findings]
-    assert "it says that job-1 started it, and the log of that Run does not" in messages
+    assert "it says that job-1 started it, but the log of that Run does not" in messages
 
 
 def test_a_log_of_another_job_is_found(copy: Path) -> None:
