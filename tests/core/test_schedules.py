@@ -317,7 +317,7 @@ FINISH = FinishOccurrence(schedule="s", timestamp=HOUR, job_id="schedule-s-60", 
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((START,), "the first is not setSchedule"),
+        ((START,), "the first event is not setSchedule"),
         ((SET, SET), "a second setSchedule"),
         ((SET, START.model_copy(update={"schedule": "t"})), "in the log of s"),
         ((SET, START.model_copy(update={"job_id": "payroll"})), "cannot be one of this schedule"),

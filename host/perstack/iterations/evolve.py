@@ -54,7 +54,7 @@ def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> Serie
     if series is None:
         if isinstance(event, StartSeries):
             return begin_series(event)
-        raise IllegalEvent("the first is not startSeries")
+        raise IllegalEvent("the first event is not startSeries")
     check_follows(TRANSITIONS, event.type, f"series {series.id}", series.place)
     return series.model_copy(update=_changes(series, event) | SeriesChanges(updated_at=event.timestamp))
 

@@ -171,7 +171,7 @@ def evolve_schedule(schedule_state: ScheduleState | None, event: StoredScheduleE
     """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
     if schedule_state is None:
         if not isinstance(event, SetSchedule):
-            raise IllegalEvent("the first is not setSchedule")
+            raise IllegalEvent("the first event is not setSchedule")
         lines = {event.line: event.timestamp}
         return ScheduleState(name=event.schedule, version=1, lines=lines, updated_at=event.timestamp)
     if event.schedule != schedule_state.name:

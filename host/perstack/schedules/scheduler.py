@@ -50,7 +50,7 @@ from perstack.tasks.due_tasks import (
 from perstack.tasks.events import WakeTask
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import TaskState
-from perstack.tasks.summaries import Row, to_look_after
+from perstack.tasks.summaries import Row, possibly_due
 from perstack.workers.orders import PausedTarget, are_old, is_over
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Scheduler:
         now = self._now()
         due = [DueItem(schedule.name, "schedule") for schedule in self._source.setup.project.schedules]
         rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
-        due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
+        due += [*no_rows, *map(_due_task, possibly_due(rows, now))]
         paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
         due += no_series
         due += [
