@@ -87,9 +87,11 @@ async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedD
     """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:
-        raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")
+        raise StorageError(
+            f"Job {job_id}: the definition that it was queued with was changed: restore the blob {digest}"
+        )
     try:
         return for_queued(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:
-        words = f"Job {job_id}: the definition that it was queued with does not read: a newer version has written it"
+        words = f"Job {job_id}: the definition that it was queued with cannot be read: a newer version wrote it"
         raise StorageError(words) from error
