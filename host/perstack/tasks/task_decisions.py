@@ -1,4 +1,4 @@
-"""Decide which calls about a task only a person may make: pure functions for the marks of `oversight.decisions`.
+"""Decide which calls about a task only a person may make: functions for the marks of `oversight.needed_decisions`.
 
 The process that works on a task may save, cancel or complete it. Answers, ending a wait early, retries beyond the limit
 and removals are decisions for a person.
