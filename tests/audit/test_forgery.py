@@ -241,7 +241,7 @@ def test_a_task_whose_folder_was_removed_is_named_and_its_id_not_used_again(copy
 
     async def work() -> None:
         async with host_in(copy) as host:
-            with pytest.raises(Exception, match="its log has 0 events, and its entry names 4"):
+            with pytest.raises(Exception, match="its log has 0 events, but its entry says it had 4"):
                 await host.tasks.create("chore")
 
     wait_for(work())
