@@ -135,7 +135,6 @@ class _Silence:
     """Limit of the time without progress, checked for each piece of the body: most pieces have several events."""
 
     def __init__(self, seconds: float) -> None:
-        """Start the time."""
         self._now = asyncio.get_running_loop().time
         self.restart(seconds)
 

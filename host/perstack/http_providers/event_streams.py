@@ -218,12 +218,10 @@ class _PlainText:
         self._text = ""
 
     def feed(self, text: str) -> Iterator[str]:
-        """Keep the beginning of the text."""
         self._text += text[: _MAX_TEXT_BYTES - len(self._text)]
         return iter(())
 
     def end(self) -> Iterator[str]:
-        """Raise the error."""
         raise _page_error(self._text) if self._is_page else _text_error(self._text)
 
 

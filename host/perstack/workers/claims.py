@@ -49,7 +49,6 @@ class DispatcherConnection:
     """The connection to the dispatcher. Retries without end; each change of state is reported once."""
 
     def __init__(self, location: str, report: Report) -> None:
-        """Assume that the dispatcher answers."""
         self._location = location
         self._report = report
         self._pause = 0.0  # seconds of the last pause; 0 while it answers
@@ -75,7 +74,6 @@ class DispatcherConnection:
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
     def answered(self) -> None:
-        """Record an answer."""
         if self._pause:
             self._pause = 0.0
             self._report(
