@@ -26,7 +26,7 @@ from perstack.tasks.due_tasks import (
 from perstack.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.tasks.evolve import evolve_task
 from perstack.tasks.state import Dependency, TaskState, TaskStatus
-from perstack.tasks.summaries import summary_of, possibly_due
+from perstack.tasks.summaries import possibly_due, summary_of
 from perstack.workers.orders import are_old, is_over
 
 NOW = 1_000_000

@@ -38,7 +38,7 @@ class Mailboxes:
         return _parsed(owner_id, await box.records(owner_id))
 
     async def take(self, job: Job, session: RunSession) -> bool:
-        """Record the texts that wait for a Run, and return whether existing were new ones.
+        """Record the texts that wait for a Run, and return whether there were new ones.
 
         Raises NotAgreed for texts of others, and StorageError.
         """
@@ -53,7 +53,7 @@ class Mailboxes:
         return bool(events)
 
     async def copy_job(self, job_id: str, target: Mailboxes) -> None:
-        """Add the texts that wait for a Job and its delegates to another storage, unless they wait existing already."""
+        """Add the texts that wait for a Job and its delegates to another storage, unless they wait there already."""
         boxes = [(self._of_jobs, target._of_jobs, job_id)]
         boxes += [(self._of_delegates, target._of_delegates, run_id) for run_id in await self._delegates_of(job_id)]
         for source, other, owner_id in boxes:
