@@ -241,7 +241,7 @@ def test_a_task_whose_folder_was_removed_is_named_and_its_id_not_used_again(copy
 
     async def work() -> None:
         async with host_in(copy) as host:
-            with pytest.raises(Exception, match="its log has 0 events, and its entry names 4"):
+            with pytest.raises(Exception, match="its log has 0 events, but its entry says it had 4"):
                 await host.tasks.create("chore")
 
     wait_for(work())
@@ -265,7 +265,7 @@ def test_a_run_that_nobody_started_is_found(copy: Path) -> None:
     (runs / "job-9").mkdir()
     (runs / "job-9" / "events.jsonl").write_bytes(b"\n".join((*lines, b"")))
     messages = [finding.message for finding in verified(copy).findings]
-    assert "it says that job-1 started it, and the log of that Run does not" in messages
+    assert "it says that job-1 started it, but the log of that Run does not" in messages
 
 
 def test_a_log_of_another_job_is_found(copy: Path) -> None:

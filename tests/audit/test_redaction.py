@@ -215,7 +215,7 @@ def test_a_process_that_dies_between_deciding_and_taking_out_leaves_a_named_stat
 
     wait_for(crash())
     (finding,) = verified(bench).findings
-    assert "the redaction of event 5 was decided on and not carried out" in finding.message
+    assert "the redaction of event 5 was recorded but not carried out" in finding.message
 
     async def again() -> None:
         async with bench.host(SCRIPT, expert("a")) as host:

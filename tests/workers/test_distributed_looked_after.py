@@ -146,7 +146,7 @@ def test_a_job_is_not_copied_while_a_delegate_of_it_is_driven(fleet: Fleet, tmp_
             host, target = fleet.host(), open_storage("sqlite:copy.db", tmp_path)
             (copied,) = [one async for one in copy_storage(host.storage, target)]
             assert (copied.state, copied.records) == ("left", 0)
-            assert copied.problem.startswith(f"{taken.facts['run']}, a delegate of it, is being driven")
+            assert copied.problem.startswith(f"{taken.facts['run']}, one of its delegates, is being driven")
             assert not await target.has_job("job")
             await host.cancel("job")
             (copied,) = [one async for one in copy_storage(host.storage, target)]

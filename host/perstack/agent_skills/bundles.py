@@ -64,7 +64,7 @@ class BundledSkill(Record):
     @field_validator("path")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked above the folder that is meant
+        if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked outside of its own folder
             raise ValueError("the path does not end with a name")
         return value
 

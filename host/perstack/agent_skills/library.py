@@ -105,7 +105,7 @@ class SkillLibrary:
     def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
         folder = self._folders.get(skill.path)
         if folder is None:
-            folder = self._folders[skill.path] = self._look_at(skill)
+            folder = self._folders[skill.path] = self._read_folder(skill)
             if not isinstance(folder, UsageError):
                 for repair in folder.skill_head.repairs:
                     notice(f"skill {skill.name}: {skill.path}: {repair}")
@@ -113,7 +113,7 @@ class SkillLibrary:
                 notice(f"{folder}; skipped, because only a pattern names it")
         return folder
 
-    def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
+    def _read_folder(self, skill: AgentSkill) -> SkillFolder | UsageError:
         if self._unpacked_skills is None:
             return _read(skill)
         folder = self._unpacked_skills.get(skill.path)

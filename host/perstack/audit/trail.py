@@ -12,9 +12,9 @@ Rules that all methods keep:
 - `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
   later process makes one from the logs.
 - A removal is recorded before it is made: otherwise a crash in between would look like tampering.
-- The heads of the logs of a project without `[audit]` go nowhere: its Host has `engine.context.audit_trail.NO_AUDIT`.
+- A project without `[audit]` sends nothing: its Host has `engine.context.audit_trail.NO_AUDIT`.
 
-A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `log.storage`.
+A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `engine.log.storage_access`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class AnchoredTrail:
         return _files(self._named_anchor)
 
     def with_anchor(self, anchor: str) -> AnchoredTrail:
-        """Return an object with another anchor, for comparisons."""
+        """Return a trail with another anchor, for comparisons."""
         return AnchoredTrail(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
@@ -212,16 +212,16 @@ class AnchoredTrail:
             raise UsageError("the receipt is a record of a task or of iterations: compare those with the anchor")
         receipt_job_id = check_job_id(record.owner.id)
         if job_id not in (None, receipt_job_id):
-            raise UsageError(f"the receipt is of Job {receipt_job_id}, not of {job_id}: give the one of that Job")
+            raise UsageError(f"the receipt is of Job {receipt_job_id}, not of {job_id}: give that Job's receipt")
         try:
             report = await check(receipt_job_id)
         except NotFound:
-            finding = Finding("", 0, "there is no such Job here, and the receipt says that there was")
+            finding = Finding("", 0, "there is no such Job here, but the receipt says that there was")
             report = Report(receipt_job_id, 0, 0, (finding,))
         logs = await log_hashes(self._storage, record.owner)
         return with_receipt(report, record, key, logs, lock_digest(self._lock))
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _anchor(self) -> Anchor | None:

@@ -5,7 +5,7 @@ package judges them, in four modules:
 
 - `verification_report.py` has the report, and compares stored heads with the logs.
 - `cache_comparison.py` compares caches (job.json, entries, checkpoints) with what the logs give.
-- `receipts.py` has statements about the heads of logs that are stored outside, where no writer of the logs has access.
+- `receipt_statements.py` has statements about heads of logs, to be stored where no writer of the logs has access.
 - `event_redaction.py` removes texts from an event and checks what remains, while the chain stays intact.
 
 A report covers only what was compared. Everything that was skipped is listed with the reason (`UncheckedKind`), so that

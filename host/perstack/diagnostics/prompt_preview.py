@@ -46,7 +46,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
     """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
-    def note(event: Event, _: bytes) -> None:
+    def collect_problem(event: Event, _: bytes) -> None:
         if isinstance(event, SkillDisconnected) and event.reason:
             problems.append(event.note or Note(event.reason))
 
@@ -59,7 +59,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
     skills = JobSkills(
         setup.plugins.skills,
         context,
-        Emitter((), note),
+        Emitter((), collect_problem),
         tool_lock,
         runtimes=setup.runtimes(context.job_id),
         agreement=setup.agreement,

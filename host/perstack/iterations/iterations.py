@@ -4,7 +4,7 @@
     print(series.best_iteration, series.status)
 
 A series is an event log, whose next command (run the Expert, evaluate, finish, pause) is a pure function of its state
-in `core.iterations`; `series_driver` performs it. Every run, and every evaluation by an Expert, is a Job whose id
+in `next_step`; `series_driver` performs it. Every run, and every evaluation by an Expert, is a Job whose id
 derives from the series' id, so after a crash the series continues with it. One process at a time drives a series, under
 a lease. The recorded definition stays in force, except for the evaluator, which is today's.
 """
@@ -34,10 +34,10 @@ class Iterations:
 
     def __init__(self, jobs: Jobs, source: SetupSource) -> None:
         """Create; `source` has the context in force, which a series keeps while it is driven."""
-        now = source.setup
-        self._log = SeriesLog(now.storage, now.audit)
-        self._storage = now.storage
-        self._clock = now.clock
+        setup = source.setup
+        self._log = SeriesLog(setup.storage, setup.audit)
+        self._storage = setup.storage
+        self._clock = setup.clock
         self._jobs = jobs
         self._source = source
         self._driving: dict[str, SeriesDriver] = {}

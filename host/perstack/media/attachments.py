@@ -117,7 +117,7 @@ def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
                 attached.append(read_attachment(Path(attachable).name, _read(Path(attachable))))
             case _:
                 kind = type(attachable).__name__
-                raise UsageError(f"attachment {number} must be a path, bytes or a Blob, and is {kind}")
+                raise UsageError(f"attachment {number} must be a path, bytes or a Blob, not {kind}")
         check_together(attached)
     return tuple(attached)
 

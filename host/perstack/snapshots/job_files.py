@@ -33,7 +33,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class FilesDiff:
-    """File changes: by a Job, a Run or a step, or from one snapshot to another."""
+    """File changes by a Job, a Run or a step, or from one snapshot to another."""
 
     job_id: str
     of: str  # description of what made the changes
@@ -62,9 +62,9 @@ class JobFiles:
             job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.id_or_latest(job_id)
         )
         if what is not None and ".." in what:
-            subject, changes = await self._between(job_id, *_split_range(what), run_id)
+            subject, changes = await self._diff_range(job_id, *_split_range(what), run_id)
         else:
-            subject, changes = await self._done(job_id, what, run_id)
+            subject, changes = await self._changes_made(job_id, what, run_id)
         return FilesDiff(job_id, subject, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
@@ -124,10 +124,10 @@ class JobFiles:
         """
         from perstack.snapshots.changes import snapshots_of
 
-        shots = snapshots_of(job_id, await self._reader.logs(job_id))
-        if not shots:
+        points = snapshots_of(job_id, await self._reader.logs(job_id))
+        if not points:
             return False
-        latest = (await self._reader.events(shots[-1].run_id))[shots[-1].seq - 1].event
+        latest = (await self._reader.events(points[-1].run_id))[points[-1].seq - 1].event
         if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
             return False
         return await self._read_tree(job_id) == latest.tree
@@ -142,16 +142,16 @@ class JobFiles:
         from perstack.snapshots.stored_trees import Trees
         from perstack.snapshots.trees import File, Link
 
-        shots = snapshots_of(job_id, await self._reader.logs(job_id))
-        if not shots:
+        points = snapshots_of(job_id, await self._reader.logs(job_id))
+        if not points:
             return
         try:
             now = await self._read_tree(job_id)
         except StorageError:
             return  # too many files, which the next snapshot reports, or a storage whose next write fails too
-        trees, latest = Trees(self._reader.storage, job_id), shots[-1].tree
+        trees, latest = Trees(self._reader.storage, job_id), points[-1].tree
         # a Job that has changed nothing yet is recognized by the files that it began with
-        changes = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
+        changes = await trees.changes(points[0].tree, latest) or await trees.changes(None, latest)
         file_changes = [
             change
             for change in changes
@@ -226,13 +226,13 @@ class JobFiles:
         except (StorageError, UsageError, LookupError):
             return True  # it is about to begin, or cannot be read
 
-    async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+    async def _changes_made(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.snapshots.changes import changes_in, deltas_of, snapshots_of
         from perstack.snapshots.stored_trees import Trees
 
         logs = await self._reader.logs(job_id)
-        shots = snapshots_of(job_id, logs)
-        if not shots:
+        points = snapshots_of(job_id, logs)
+        if not points:
             raise _no_snapshot(f"Job {job_id}")
         subject, step = f"Job {job_id}", None
         if run_id is not None and run_id not in {log.run_id for log in logs}:
@@ -248,12 +248,14 @@ class JobFiles:
             subject = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
         selected = [
             delta
-            for delta in deltas_of(shots)
-            if delta.shot.by is not None and run_id in (None, delta.shot.by[0]) and step in (None, delta.shot.by[1])
+            for delta in deltas_of(points)
+            if delta.point.by is not None and run_id in (None, delta.point.by[0]) and step in (None, delta.point.by[1])
         ]
         return subject, await changes_in(Trees(self._reader.storage, job_id), selected)
 
-    async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+    async def _diff_range(
+        self, job_id: str, first: str, last: str, run_id: str | None
+    ) -> tuple[str, tuple[Change, ...]]:
         from perstack.snapshots.changes import snapshots_of
         from perstack.snapshots.stored_trees import Trees
 
@@ -263,10 +265,15 @@ class JobFiles:
             old, new = await self._recorded_tree(job_id, first), await self._read_tree(job_id)
         else:
             run_id = run_id or (place_of(last)[1] if last else (await self._reader.job(job_id)).coordinator_run_id)
-            shots = [shot for shot in snapshots_of(job_id, await self._reader.logs(job_id)) if shot.run_id == run_id]
-            if not shots:
+            points = [
+                point for point in snapshots_of(job_id, await self._reader.logs(job_id)) if point.run_id == run_id
+            ]
+            if not points:
                 raise _no_snapshot(f"Run {run_id}")
-            old, new = shots[0].tree, await self._recorded_tree(job_id, last) if last else await self._read_tree(job_id)
+            old, new = (
+                points[0].tree,
+                await self._recorded_tree(job_id, last) if last else await self._read_tree(job_id),
+            )
         subject = f"{first or 'the beginning'} to {last or 'now'}"
         return subject, await Trees(self._reader.storage, job_id).changes(old, new)
 

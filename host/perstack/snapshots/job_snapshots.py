@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class JobSnapshots:
     """Recorder of the workspace snapshots of one Job."""
 
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
-        """Record this workspace without the files and folders in `keep_off`."""
-        self._arguments = storage, job_id, workspace, tuple(keep_off)
+    def __init__(self, storage: Storage, job_id: str, workspace: Path, excluded: Sequence[Path]) -> None:
+        """Record this workspace without the files and folders in `excluded`."""
+        self._arguments = storage, job_id, workspace, tuple(excluded)
         self._recorder: WorkspaceSnapshots | None = None
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
@@ -35,7 +35,7 @@ class JobSnapshots:
         return await self._recorder.record(run, stamp)
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Record a snapshot if a worker leaves while calls are unfinished: the next worker may have other files.
+        """Record what unfinished calls changed when a worker leaves: the next worker may have other files.
 
         A failing storage is ignored: the worker leaves anyway.
         """

@@ -25,7 +25,7 @@ class RewindInProgress(Conflict):
 
 
 @contextmanager
-def rewound_in(workspace: Path, lock: Path) -> Generator[None]:
+def hold_rewind_lock(workspace: Path, lock: Path) -> Generator[None]:
     """Hold the lock for a rewind. Raises RewindInProgress while another process holds it, and StorageError."""
     handle = _take(workspace, lock)
     try:

@@ -1,7 +1,7 @@
 """Find the files that definitions, commands and allow rules run: no Expert may change them.
 
-These are the functions of `RunFiles`, the kernel's protocol. What a grant of a rule was given for is the content of
-exactly the files that are protected because of it: both are `named_files.words_of`.
+These are the functions of `RunFiles`, the kernel's protocol. A grant of a rule covers the content of exactly
+the files that are protected because of the rule: both come from `named_files.words_of`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _programs(
     entries: list[str] = []
     for command in commands:
         files |= words_of_command(command).protected
-    named = (*rules, *(rule for project in projects for rule in _allowed(project)))
-    if named:  # the reader of rules and its grammar of shells take 10 ms to import
+    all_rules = (*rules, *(rule for project in projects for rule in _allow_rules(project)))
+    if all_rules:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.trust.rule_programs import programs_named_by
 
-        files |= dict.fromkeys(programs_named_by(named), True)
+        files |= dict.fromkeys(programs_named_by(all_rules), True)
     folders, writable = [workspace], list[str]()
     for project in projects:
-        for words in _files_of(project):
+        for words in _words_of_project(project):
             files |= words.protected
             entries += words.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
@@ -67,20 +67,20 @@ def _programs(
     roots = (*map(str, folders), os.path.realpath(workspace))
     for name, is_certain in files.items():
         for folder in folders:
-            plain = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
-            if is_below(plain, roots) and not is_below(plain, writable):
-                yield from programs_at(Path(plain), is_certain=is_certain)
+            path = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
+            if is_below(path, roots) and not is_below(path, writable):
+                yield from programs_at(Path(path), is_certain=is_certain)
     for entry in entries:
         yield from modules_at(entry, roots)
 
 
-def _allowed(project: Project) -> Iterator[str]:
-    of_experts = (expert.permissions for expert in project.experts.values())
-    for permissions in (project.permissions, project.recorded_permissions, *of_experts):
+def _allow_rules(project: Project) -> Iterator[str]:
+    expert_rules = (expert.permissions for expert in project.experts.values())
+    for permissions in (project.permissions, project.recorded_permissions, *expert_rules):
         yield from () if permissions is None else permissions.allow
 
 
-def _files_of(project: Project) -> Iterator[Words]:
+def _words_of_project(project: Project) -> Iterator[Words]:
     for command in project.test_commands:
         yield words_of_command(command)
     if project.audit is not None:
