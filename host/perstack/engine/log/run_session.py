@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Itera
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from inspect import Signature, iscoroutinefunction, signature
-from typing import NamedTuple, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
@@ -17,10 +17,9 @@ from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.events import Event, StartRun, StoredEvent
-from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 from perstack.core.secrets.masking import masked_words
 from perstack.errors import StorageError, UsageError
@@ -31,11 +30,15 @@ from perstack.system.concurrency import leave_own_task, shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
+if TYPE_CHECKING:
+    from perstack.core.runs.events import Event, StoredEvent
+    from perstack.core.runs.events.lifecycle import ResumeRun
+
 # Show events to listeners.
 
-EventListener = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
+EventListener = Callable[["Event", bytes], None]  # listener that receives an event and its line as stored in the log
 
-OnEvent = EventListener | Callable[[Event], None]
+OnEvent = EventListener | Callable[["Event"], None]
 """A caller's listener: it receives an event, and its line as stored in the log if it takes a second argument."""
 
 
@@ -189,7 +192,7 @@ class JobSummaryFile:
 
 _SYNC_DELAY_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
 
-_E = TypeVar("_E", bound=StoredEvent)
+_E = TypeVar("_E", bound="StoredEvent")
 
 
 class _Unwritten(NamedTuple):
@@ -299,11 +302,12 @@ class RunSession:
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
             self.run = begin(event, self._head, self.base)
+            self._is_redefined = True
         else:
             self.run = evolve(self.run, event, self._head)
+            if event.type == "resumeRun" and cast("ResumeRun", event).definition is not None:
+                self._is_redefined = True
         self._job.update(self.run)
-        if isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None):
-            self._is_redefined = True
         self._waiting.append(_Unwritten(event, payload, digest, self._head))
         return event
 
