@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
-from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
@@ -23,6 +22,8 @@ from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 
 if TYPE_CHECKING:
+    from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting
+
     # a list of Jobs, and a new Run, need no class of an event until one is parsed
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.events.lifecycle import RedactEvent
@@ -205,6 +206,8 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 async def derive(storage: Storage, job_id: str) -> Derived:
     """Fold all logs of a Job into its caches. Raises Damaged and NotFound."""
+    from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
+
     stored_ids = frozenset(await checkpoint_ids(storage, job_id))
     checkpoints: dict[str, CheckpointFile] = {}
 

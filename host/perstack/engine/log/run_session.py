@@ -13,7 +13,6 @@ from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
@@ -393,6 +392,8 @@ class RunSession:
             try:
                 await self._storage.append(self.ref, self._written.seq, lines)
                 if is_redefined and self._storage.keeps_copies:
+                    from perstack.core.jobs.checkpoints import run_setting
+
                     await self._storage.put_run_setting(self.ref, run_setting(run.start).to_json())
             except BaseException as error:
                 self._failure = error
@@ -425,5 +426,7 @@ class RunSession:
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
         if self._storage.keeps_copies:
+            from perstack.core.jobs.checkpoints import checkpoint_file
+
             file = checkpoint_file(self.run)
             await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
