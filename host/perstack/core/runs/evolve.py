@@ -46,7 +46,7 @@ from perstack.dataclass import replace
 if TYPE_CHECKING:
     # a new Run shows its first event before it needs the classes of the others
     from perstack.core.runs.events import StoredEvent
-    from perstack.core.runs.events.base import LaterEvent, Repetition
+    from perstack.core.runs.events.base import LaterEvent
 
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
@@ -73,21 +73,6 @@ def _raise_if_illegal(run: Run, event: LaterEvent) -> None:
     for repetition in event.repetitions(run):
         if repetition.decides and repetition.value != repetition.known_value and not repetition.is_emptied:
             raise IllegalEvent(f"{event.type} {repetition.contradiction}")
-
-
-def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
-    """Return every value of the event that contradicts the log before it, for `verify`."""
-    from perstack.core.runs.events.base import Repetition
-
-    if event.type == "startRun":
-        return []
-    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
-    if event.expert_key != run.start.expert_key:
-        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
-    # an event between two steps belongs to the one that ends or to the one that begins
-    if not max(1, run.step) <= event.step_number <= run.step + 1:
-        found.append(Repetition("stepNumber", event.step_number, run.step))
-    return found
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:
