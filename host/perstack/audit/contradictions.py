@@ -1,7 +1,4 @@
-"""Find contradictions between the logs of one Job: between a delegate's log and the log of the Run that called it.
-
-Within one log, `core.runs.evolve.contradictions` compares an event with those before it.
-"""
+"""Contradictions in the logs of one Job: within one log, and between that of a delegate and that of its caller."""
 
 from __future__ import annotations
 
@@ -12,10 +9,24 @@ from hashlib import sha256
 from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.runs.decide import report_of
+from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.base import Repetition, is_emptied
 from perstack.core.runs.facts import DelegateReport, Delegation
 from perstack.core.runs.state import Run
 from perstack.errors import UsageError
+
+
+def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
+    """Return every value of the event that contradicts the log before it, for `verify`."""
+    if event.type == "startRun":
+        return []
+    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
+    if event.expert_key != run.start.expert_key:
+        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
+    # an event between two steps belongs to the one that ends or to the one that begins
+    if not max(1, run.step) <= event.step_number <= run.step + 1:
+        found.append(Repetition("stepNumber", event.step_number, run.step))
+    return found
 
 
 def start_contradictions(

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pydantic import ValidationError
 
 from perstack.audit.cache_comparison import cache_differences
-from perstack.audit.contradictions import result_contradictions, start_contradictions
+from perstack.audit.contradictions import contradictions, result_contradictions, start_contradictions
 from perstack.audit.event_redaction import Redaction, redaction_of
 from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
@@ -30,7 +30,6 @@ from perstack.core.runs.events.context import ShrinkResults
 from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.events.tool_calls import CallDelegate, CallTools, FinishToolCall
-from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.redacted_events import parse_remains
 from perstack.core.runs.request_digest import tools_blob

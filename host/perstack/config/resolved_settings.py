@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from posixpath import basename
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic.alias_generators import to_snake
 
@@ -37,10 +37,12 @@ from perstack.core.definitions.settings import (
     SharedKeys,
     lower_budget,
 )
-from perstack.core.runs.events import StartRun
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from perstack.core.runs.start import StartRun
 
 
 @dataclass(frozen=True, slots=True)

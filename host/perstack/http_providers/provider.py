@@ -151,10 +151,11 @@ class HttpProvider(Provider):
 
 def _credential_of(endpoint: Endpoint, env: Mapping[str, str]) -> str:
     """Return a text that names the credential in an endpoint's headers, never its value; empty without one."""
-    name = next((name for name, value in env.items() if value.strip() in endpoint.secrets), None)
+    secrets = endpoint.secrets  # computed at each access
+    name = next((name for name, value in env.items() if value.strip() in secrets), None)
     if name is not None:
         return f"the key in {name}, which is set in {source_of(env, name)}"
-    return "the `headers` of [provider.setting]" if endpoint.secrets else ""
+    return "the `headers` of [provider.setting]" if secrets else ""
 
 
 _IMPORT_LOCK = Lock()  # held to import the library of prices: threads that import it at once can find each other locked

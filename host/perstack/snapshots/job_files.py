@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
@@ -23,6 +21,9 @@ from perstack.snapshots.rewind_lock import lease_without_rewind
 from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
+
+if TYPE_CHECKING:
+    from perstack.core.runs.start import StartRun
 
 if TYPE_CHECKING:  # driving a Job needs none of these
     from perstack.snapshots.rewind import Rewind, Rewinder
@@ -128,7 +129,7 @@ class JobFiles:
         if not points:
             return False
         latest = (await self._reader.events(points[-1].run_id))[points[-1].seq - 1].event
-        if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
+        if latest.type != "recordSnapshot" or latest.left_out_count:
             return False
         return await self._read_tree(job_id) == latest.tree
 

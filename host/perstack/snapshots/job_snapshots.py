@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
+    from perstack.core.runs.events.files import RecordSnapshot
     from perstack.engine.log.run_session import RunSession
     from perstack.snapshots.snapshots import WorkspaceSnapshots
 

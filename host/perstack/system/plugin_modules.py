@@ -36,7 +36,7 @@ def _entry_points(path: tuple[str, ...]) -> EntryPoints:
 @lru_cache(maxsize=2)
 def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModule, ...]:
     result: list[InstalledModule] = []
-    packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
+    packages: dict[int, tuple[str, str]] = {}
     for point in sorted(_entry_points(path).select(group=group), key=lambda point: point.name):
         dist = point.dist
         if dist is not None and is_taken_out(str(dist.locate_file(""))):
@@ -45,7 +45,8 @@ def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModu
             result.append(InstalledModule(point, point.value, ""))
             continue
         if id(dist) not in packages:
-            packages[id(dist)] = dist.name, dist.version
+            metadata = dist.metadata  # parsed at each access, also by `name` and `version`
+            packages[id(dist)] = metadata["Name"], metadata["Version"]
         result.append(InstalledModule(point, *packages[id(dist)]))
     return tuple(result)
 

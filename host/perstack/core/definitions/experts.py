@@ -46,6 +46,7 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     functions_skill,
     is_base_skill,
+    questions_skill,
     with_tools,
 )
 from perstack.core.schemas.result_schemas import result_schema_of
@@ -337,8 +338,8 @@ class Expert(SharedKeys):
     def _with_questions(self) -> Self:
         """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
         asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in with_tools(self.skills))
-        if asks and all(skill.name != QUESTIONS.name for skill in self.skills):
-            object.__setattr__(self, "skills", (*self.skills, QUESTIONS))
+        if asks and all(skill.name != QUESTIONS for skill in self.skills):
+            object.__setattr__(self, "skills", (*self.skills, questions_skill()))
         return self
 
     first_fields: ClassVar = (

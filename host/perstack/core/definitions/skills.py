@@ -588,14 +588,15 @@ _SCHEMA: JsonObject = {
     "required": ["question"],
 }
 
-QUESTIONS = InteractiveSkill(
-    name="@perstack/ask",
-    tools=(
-        InteractiveTool(
-            name=ASK_USER,
-            description="Ask the person whom you work for a question, and wait for the answer. Ask only what you cannot"
-            " find out or decide yourself, one question at a time.",
-            input_schema=_SCHEMA,
-        ),
-    ),
-)
+QUESTIONS = "@perstack/ask"
+
+
+def questions_skill() -> InteractiveSkill:
+    """Return the skill with `askUser`."""
+    ask_user = InteractiveTool(
+        name=ASK_USER,
+        description="Ask the person whom you work for a question, and wait for the answer. Ask only what you cannot"
+        " find out or decide yourself, one question at a time.",
+        input_schema=_SCHEMA,
+    )
+    return InteractiveSkill(name=QUESTIONS, tools=(ask_user,))

@@ -21,10 +21,6 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query, expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import StoredEvent
-from perstack.core.runs.events.context import CompactHistory, StartCompaction
-from perstack.core.runs.events.generations import Retry
-from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
@@ -50,6 +46,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, JsonValue
 
     from perstack.core.jobs.answer_reading import UnreadAnswer
+    from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.start import CallerFields
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
 
@@ -368,6 +365,8 @@ class Jobs(JobReader):
 
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
+        from perstack.core.runs.events.lifecycle import CloseRun
+
         await self.runner.active.close_skills(loaded_job.id)
         job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
@@ -460,7 +459,7 @@ class Jobs(JobReader):
 async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     """Return the place before the latest compaction of a Coordinator's Run. Raises UsageError without one."""
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
-    compactions = (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory))
+    compactions = (index for index in range(len(events) - 1, 0, -1) if events[index].type == "compactHistory")
     if (compaction := next(compactions, None)) is None:
         words = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
@@ -471,7 +470,7 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
 
 
 def _is_of_summary(event: StoredEvent) -> bool:
-    return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)
+    return event.type == "startCompaction" or (event.type == "retry" and event.overflow is None)
 
 
 def asked_id(question: Question | str | None, question_id: str | None) -> str | None:

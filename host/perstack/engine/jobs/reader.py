@@ -19,7 +19,6 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
-from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
@@ -35,6 +34,7 @@ from perstack.ports.storage import Page, RunRef, Storage
 if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
     from perstack.core.jobs.summary import PlacedRun
+    from perstack.core.runs.events import StoredEvent
 
 _MAX_CONCURRENT_READS = 16  # Jobs that are read concurrently: on a server each read waits for an answer
 
@@ -291,10 +291,12 @@ class JobReader:
         )
 
     async def _origin_of(self, job_id: str, run_summary: RunSummary) -> ContinuedFrom:
+        from perstack.core.runs.events import parse_event  # lists of Jobs parse no event
+
         with suppress(StorageError, ValueError):
             for line in await self.storage.read(RunRef(job_id, run_summary.id), limit=1):
                 start = parse_event(open_line(line).payload)
-                if isinstance(start, StartRun) and start.continued_from is not None:
+                if start.type == "startRun" and start.continued_from is not None:
                     return start.continued_from
         checkpoint_id = run_summary.continued_from or ""
         run_id = place_of(checkpoint_id)[1] if is_place(checkpoint_id) else ""

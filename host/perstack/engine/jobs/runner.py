@@ -300,7 +300,6 @@ class JobRunner:
     ) -> JobSummary:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
         from perstack.engine.runs.job_drive import Allowance
-        from perstack.engine.runs.loop import RunLoop
 
         setup, heads = runnable.setup, dict(job.heads)
         drive = self.job_drive(runnable, job, start, on_event, stop, worker=worker)
@@ -308,6 +307,8 @@ class JobRunner:
         await self.active.continue_skills(drive, heads, resumes=isinstance(start, ResumedRun))
         start_run, limits = session.run.start, session.run.limits
         drive.emit.display(runtime_begins(start_run, limits, setup.storage.location, setup.clock.now()))
+        from perstack.engine.runs.loop import RunLoop  # with all events, after the first one is shown
+
         async with setup.audit.anchored(job):
             try:
                 with self.active.showing(job.id, drive.questions):

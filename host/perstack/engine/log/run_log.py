@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import cache
+from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
-from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import StartRun, StoredEvent, is_at_home, parse_event
-from perstack.core.runs.events.lifecycle import RedactEvent, ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.start import TooNew, upgrade
+from perstack.core.runs.start import StartRun, TooNew, upgrade
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
@@ -22,6 +20,13 @@ from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting
+
+    # a list of Jobs, and a new Run, need no class of an event until one is parsed
+    from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.events.lifecycle import RedactEvent
 
 # Logs of Runs.
 
@@ -128,6 +133,8 @@ async def load_run(
 
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     """Parse the event at place `seq`. Raises UnknownEvent, and InvalidEvent if its ids name another place."""
+    from perstack.core.runs.events import is_at_home, parse_event
+
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
@@ -147,7 +154,7 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
         if line.startswith(b'{"type":"redactEvent"'):
             with suppress(InvalidEvent):
                 event = event_of(ref, seq, open_line(line).payload)
-                redactions += [event] if isinstance(event, RedactEvent) else []
+                redactions += [event] if event.type == "redactEvent" else []
     return redactions
 
 
@@ -160,6 +167,8 @@ def checkpoint_at(event: StoredEvent) -> str | None:
 
 @cache
 def _makes_checkpoint(event_type: type[StoredEvent]) -> bool:
+    from perstack.core.runs.events.lifecycle import ResumeRun
+
     return event_type is not ResumeRun and "checkpoint_id" in event_type.model_fields
 
 
@@ -197,6 +206,8 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 async def derive(storage: Storage, job_id: str) -> Derived:
     """Compute the caches of a Job from its logs. Raises Damaged and NotFound."""
+    from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
+
     stored_ids = frozenset(await checkpoint_ids(storage, job_id))
     checkpoints: dict[str, CheckpointFile] = {}
 

@@ -7,20 +7,18 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Itera
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from inspect import Signature, iscoroutinefunction, signature
-from typing import NamedTuple, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.events import Event, StartRun, StoredEvent
-from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 from perstack.core.secrets.masking import masked_words
 from perstack.errors import StorageError, UsageError
@@ -31,11 +29,15 @@ from perstack.system.concurrency import leave_own_task, shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
+if TYPE_CHECKING:
+    from perstack.core.runs.events import Event, StoredEvent
+    from perstack.core.runs.events.lifecycle import ResumeRun
+
 # Show events to listeners.
 
-EventListener = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
+EventListener = Callable[["Event", bytes], None]  # listener that receives an event and its line as stored in the log
 
-OnEvent = EventListener | Callable[[Event], None]
+OnEvent = EventListener | Callable[["Event"], None]
 """A caller's listener: it receives an event, and its line as stored in the log if it takes a second argument."""
 
 
@@ -189,7 +191,7 @@ class JobSummaryFile:
 
 _SYNC_DELAY_S = 0.002  # seconds from `flush_soon` to its sync. If a model replies sooner, the next flush syncs
 
-_E = TypeVar("_E", bound=StoredEvent)
+_E = TypeVar("_E", bound="StoredEvent")
 
 
 class _Unwritten(NamedTuple):
@@ -299,11 +301,12 @@ class RunSession:
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
             self.run = begin(event, self._head, self.base)
+            self._is_redefined = True
         else:
             self.run = evolve(self.run, event, self._head)
+            if event.type == "resumeRun" and cast("ResumeRun", event).definition is not None:
+                self._is_redefined = True
         self._job.update(self.run)
-        if isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None):
-            self._is_redefined = True
         self._waiting.append(_Unwritten(event, payload, digest, self._head))
         return event
 
@@ -389,6 +392,8 @@ class RunSession:
             try:
                 await self._storage.append(self.ref, self._written.seq, lines)
                 if is_redefined and self._storage.keeps_copies:
+                    from perstack.core.jobs.checkpoints import run_setting
+
                     await self._storage.put_run_setting(self.ref, run_setting(run.start).to_json())
             except BaseException as error:
                 self._failure = error
@@ -421,5 +426,7 @@ class RunSession:
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
         if self._storage.keeps_copies:
+            from perstack.core.jobs.checkpoints import checkpoint_file
+
             file = checkpoint_file(self.run)
             await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from perstack.config.resolved_settings import (
     exec_grant_of,
@@ -29,10 +29,8 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import ResultContent
-from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.events.lifecycle import ResumeReason, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
@@ -48,6 +46,9 @@ from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
 from perstack.system.user import this_user
 from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events.lifecycle import ResumeReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,10 @@ class RunStarter:
 
         A Run that failed before its model replied resumes under today's definition and settings.
         """
+        from perstack.core.runs.decide import (
+            resume_event,  # with all events, which a new Run shows its first one before
+        )
+
         drive, setup, run, decisions = self._drive, self._drive.setup, resumed_run.run, self._drive.decisions
         definition, limits = None, resumed_run.limits
         if run.may_be_redefined and drive.is_driven_here:
@@ -224,10 +229,14 @@ class RunStarter:
     def _widen(self, session: RunSession) -> None:
         overrides = self._drive.setup.overrides
         if overrides.widening is not None:
+            from perstack.core.runs.events.lifecycle import WidenPermissions
+
             by = overrides.widened_by or this_user()
             session.add(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
+        from perstack.core.runs.decide import answer_event
+
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before the answer is recorded: if this fails, the question stays open
             rule, setup = answer.answer.rule, self._drive.setup
@@ -337,6 +346,8 @@ def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps
 
 def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits of a Run's Expert, where they differ from the recorded ones."""
+    from perstack.core.runs.decide import changed_definition, definition_in_directory
+
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits

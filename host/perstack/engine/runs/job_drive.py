@@ -13,7 +13,6 @@ from perstack.core.definitions.tool_definitions import Definitions, merged_defin
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
 from perstack.core.messages.messages import Message
-from perstack.core.runs.events.lifecycle import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
@@ -31,6 +30,7 @@ from perstack.ports.storage import RunRef
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
+    from perstack.core.runs.events.lifecycle import QueueFields
     from perstack.engine.plugins.secret_vault import SecretVault
 
 
