@@ -18,13 +18,14 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from postgres_server import PostgresServer
+from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -34,8 +35,9 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.core.permissions.rule_decisions import decide_call
+from perstack.engine.context.job_limit import job_slots
 from perstack.host import Host
-from perstack.ports.provider import GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
 
 HERE = Path(__file__).parent
@@ -43,11 +45,37 @@ EXEC = Subject(program="command", arguments="args", folder="cwd", variables="env
 EXPERT = Expert(key="bench", instruction="You read.")
 
 
+GATE_TIMEOUT_S = 900  # until a measurement fails because some Jobs never ask their model
+
+
+class Gate:
+    """Holds the first generation of each Job until all Jobs wait for theirs, and measures what they take then.
+
+    Without it the first Jobs may end before the last ones begin, and a slower machine shows less memory.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        """Expect this many Jobs."""
+        self._missing = jobs
+        self._open = asyncio.Event()
+        self.resident_mb = 0.0  # memory of the process when all Jobs waited
+
+    async def wait(self) -> None:
+        """Wait until every Job does. Raises TimeoutError if one never comes."""
+        self._missing -= 1
+        if not self._missing:
+            self.resident_mb = resident_megabytes()
+            self._open.set()
+        async with asyncio.timeout(GATE_TIMEOUT_S):
+            await self._open.wait()
+
+
 class MemorylessProvider(ScriptedProvider):
     """Scripted model that keeps no requests."""
 
     def __init__(self, steps: int, delay: float) -> None:
         """Read a file in each step but the last; `delay` is in seconds."""
+        self.gate: Gate | None = None
 
         def reply(request: GenerationRequest) -> TurnLike:
             self.requests.clear()
@@ -57,20 +85,33 @@ class MemorylessProvider(ScriptedProvider):
 
         super().__init__(reply)
 
+    @override
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        if self.gate is not None and request.step == 1:
+            await self.gate.wait()
+        return await super().generate(request, on_delta)
+
 
 async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
-    """Drive the Jobs in this process, and return their figures."""
+    """Drive the Jobs in this process, and return their figures.
+
+    `mb` is the memory that they take while all of them wait for their first reply, or all that the process drives at a
+    time; `peak_mb` the most until they have ended.
+    """
+    provider = MemorylessProvider(steps, delay)
     host = Host(
         Project(experts={EXPERT.key: EXPERT}, max_repeats=0),
         workspace=Path.cwd(),
         storage=storage,
         env={},
         overrides=Overrides(provider="scripted", max_steps=0),
-        plugins=[MemorylessProvider(steps, delay)],
+        plugins=[provider],
     )
     async with host:
         await host.run(EXPERT.key, "Say hello.")  # imports and connects
-        before, began, cpu_began = _megabytes(), time.perf_counter(), time.process_time()
+        before, peak_before = resident_megabytes(), _peak_megabytes()
+        gate = provider.gate = Gate(min(jobs, job_slots().limit))
+        began, cpu_began = time.perf_counter(), time.process_time()
         summaries = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
         figures = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu_began}
         if {job.status for job in summaries} != {"completed"}:
@@ -81,7 +122,8 @@ async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[
             raise RuntimeError(str(report.findings))
         replay_rate = report.events / (time.perf_counter() - began)
     tasks = len(asyncio.all_tasks()) - 1
-    return {**figures, "mb": _megabytes() - before, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
+    memory = {"mb": gate.resident_mb - before, "peak_mb": _peak_megabytes() - peak_before}
+    return {**figures, **memory, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
 
 
 def measure_decision() -> float:
@@ -145,7 +187,13 @@ def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
     print(f"one decision under 100 rules: {measure_decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
 
 
-def _megabytes() -> float:
+def resident_megabytes() -> float:
+    """Return the memory that this process has in use, as Linux counts it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def _peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
