@@ -18,7 +18,7 @@ from perstack.config.resolved_settings import (
     with_recorded_choices,
 )
 from perstack.core.base.ids import run_id_of
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import JsonObject, shared, with_shared_names
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
@@ -131,29 +131,31 @@ class RunStarter:
         session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
         session.add(
-            StartRun(
-                **session.stamp(),
-                query=new.query,
-                model=settings.model,
-                provider=settings.provider.provider_name,
-                fallbacks=settings.fallbacks,
-                **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
-                expert=without_secrets(expert),
-                limits=settings.limits,
-                reasoning_budget=settings.reasoning_budget,
-                delegated_by=by,
-                continued_from=new.continued_from,
-                runtime_version=VERSION,
-                **new.caller_fields,
-                overrides=setup.overrides.chosen,
-                permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
-                depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=policy,
-                output=output,
-                attachments=new.attachments,
-                snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(drive, expert, policy, *inherited),
-                counts_rounds=True,
+            with_shared_names(
+                StartRun(
+                    **session.stamp(),
+                    query=new.query,
+                    model=settings.model,
+                    provider=settings.provider.provider_name,
+                    fallbacks=settings.fallbacks,
+                    **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                    expert=shared(without_secrets(expert)),
+                    limits=settings.limits,
+                    reasoning_budget=settings.reasoning_budget,
+                    delegated_by=by,
+                    continued_from=new.continued_from,
+                    runtime_version=VERSION,
+                    **new.caller_fields,
+                    overrides=setup.overrides.chosen,
+                    permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                    depth=0 if parent is None else parent.start.depth + 1,
+                    sandbox=policy,
+                    output=output,
+                    attachments=new.attachments,
+                    snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
+                    exec_grant=_exec_grant(drive, expert, policy, *inherited),
+                    counts_rounds=True,
+                )
             )
         )
         if by is None:  # delegates inherit it
