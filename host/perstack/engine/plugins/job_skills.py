@@ -149,10 +149,14 @@ class _SkillConnection:
     name: str
     run_id: str
     session: asyncio.Task[SkillSession]  # creates the session from the definition, without starting anything
-    may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
+    may_start: asyncio.Future[None]  # done once a Run has all its sessions, so that none of them lacks a variable
     work: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False  # True if a start was shown without an end
     users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
+
+    def let_start(self) -> None:
+        if not self.may_start.done():
+            self.may_start.set_result(None)
 
 
 class JobSkills:
@@ -213,7 +217,7 @@ class JobSkills:
         }
         await _wait_for_all([opening.session for opening in openings.values()])
         for opening in openings.values():
-            opening.may_start.set()
+            opening.let_start()
         awaited = [
             openings[definition.name].work
             for definition in definitions
@@ -240,7 +244,7 @@ class JobSkills:
         opening = self._opening(definition, run_id, policy, played)
         try:
             await _wait_for_all([opening.session])
-            opening.may_start.set()
+            opening.let_start()
             problem = await _problem(opening.work)
         except SkillError as error:
             problem = str(error)
@@ -269,7 +273,7 @@ class JobSkills:
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         opening = self._opening(definition, run_id, policy, None)
         opening.users.add(_WHOLE_JOB)
-        opening.may_start.set()
+        opening.let_start()
         return await asyncio.shield(opening.session)
 
     @property
@@ -317,7 +321,8 @@ class JobSkills:
             return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
-        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), asyncio.Event())
+        may_start = asyncio.get_running_loop().create_future()  # smaller than an Event, which each Job would keep
+        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), may_start)
         opening.work = asyncio.create_task(self._start(definition, opening, show_stderr))
         return opening
 
@@ -325,7 +330,7 @@ class JobSkills:
         self, definition: Skill, opening: _SkillConnection, show: Callable[[str], None]
     ) -> _ConnectedSkill:
         skill_session = await opening.session
-        await opening.may_start.wait()
+        await opening.may_start
         if is_base_skill(definition) or isinstance(skill_session, PlayedSession):
             return _ConnectedSkill(skill_session, await skill_session.tools())
         connected = await self._reach(definition, opening, skill_session, show)
