@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from postgres_server import PostgresServer
 from typing_extensions import override
+from waiting import Gate, peak_megabytes, resident_megabytes
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -43,31 +43,6 @@ from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, tu
 HERE = Path(__file__).parent
 EXEC = Subject(program="command", arguments="args", folder="cwd", variables="env")
 EXPERT = Expert(key="bench", instruction="You read.")
-
-
-GATE_TIMEOUT_S = 900  # until a measurement fails because some Jobs never ask their model
-
-
-class Gate:
-    """Holds the first generation of each Job until all Jobs wait for theirs, and measures what they take then.
-
-    Without it the first Jobs may end before the last ones begin, and a slower machine shows less memory.
-    """
-
-    def __init__(self, jobs: int) -> None:
-        """Expect this many Jobs."""
-        self._missing = jobs
-        self._open = asyncio.Event()
-        self.resident_mb = 0.0  # memory of the process when all Jobs waited
-
-    async def wait(self) -> None:
-        """Wait until every Job does. Raises TimeoutError if one never comes."""
-        self._missing -= 1
-        if not self._missing:
-            self.resident_mb = resident_megabytes()
-            self._open.set()
-        async with asyncio.timeout(GATE_TIMEOUT_S):
-            await self._open.wait()
 
 
 class MemorylessProvider(ScriptedProvider):
@@ -109,7 +84,7 @@ async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[
     )
     async with host:
         await host.run(EXPERT.key, "Say hello.")  # imports and connects
-        before, peak_before = resident_megabytes(), _peak_megabytes()
+        before, peak_before = resident_megabytes(), peak_megabytes()
         gate = provider.gate = Gate(min(jobs, job_slots().limit))
         began, cpu_began = time.perf_counter(), time.process_time()
         summaries = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
@@ -122,7 +97,7 @@ async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[
             raise RuntimeError(str(report.findings))
         replay_rate = report.events / (time.perf_counter() - began)
     tasks = len(asyncio.all_tasks()) - 1
-    memory = {"mb": gate.resident_mb - before, "peak_mb": _peak_megabytes() - peak_before}
+    memory = {"mb": gate.resident_mb - before, "peak_mb": peak_megabytes() - peak_before}
     return {**figures, **memory, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
 
 
@@ -168,7 +143,7 @@ def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
             ("LangGraph, PostgreSQL", (*peer, "langgraph"), f"postgresql://postgres@/postgres?host={server.folder}"),
             ("DBOS, PostgreSQL", (*peer, "dbos"), f"postgresql://postgres@/postgres?host={server.folder}"),
         ]
-        print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} Jobs at once |")
+        print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} waiting Jobs |")
         print("| --- | --- | --- | --- |")
         for name, command, storage in kinds:
             single = measure_process(command, storage, 1, steps, 0)
@@ -185,16 +160,6 @@ def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
     replay_rate = measure_process(perstack, "file:state", 1, 2_000, 0)["replayed"]
     print(f"replay of 2,000 steps: {replay_rate:,.0f} events a second")
     print(f"one decision under 100 rules: {measure_decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
-
-
-def resident_megabytes() -> float:
-    """Return the memory that this process has in use, as Linux counts it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
-def _peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _open_files() -> int:
