@@ -163,7 +163,7 @@ _SHARED: WeakValueDictionary[tuple[type, bytes], Record] = WeakValueDictionary()
 def shared(record: F) -> F:
     """Return an equal record that is kept already; without one this record, which later calls return."""
     kept = _SHARED.setdefault((type(record), record.to_json()), record)
-    return cast("F", kept) if kept == record else record  # values that JSON leaves out may differ
+    return kept if kept == record else record  # values that JSON leaves out may differ
 
 
 _NAME_SETS: dict[type, set[str]] = {}
