@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perstack.dataclass import dataclass
@@ -66,21 +65,12 @@ async def wait_despite_cancellation(
     """Wait for a task, calling `on_cancel` at each cancellation; return the last, which the caller must raise."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
-        ended: asyncio.Future[None] = task.get_loop().create_future()
-        task.add_done_callback(on_end := partial(_set_ended, ended))
         try:
-            await ended  # `asyncio.wait` does the same, and keeps four times as much for each Job
+            await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancelled = error
             on_cancel()
-        finally:
-            task.remove_done_callback(on_end)
     return cancelled
-
-
-def _set_ended(ended: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
-    if not ended.done():
-        ended.set_result(None)
 
 
 # Work in a separate task, for callers whose task may have other work. Python ends the event loop when a task raises

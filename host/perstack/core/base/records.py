@@ -170,10 +170,7 @@ _NAME_SETS: dict[type, set[str]] = {}
 
 
 def with_shared_names(record: F) -> F:
-    """Return the record without pydantic's own set of the names that it was made with: 2 KB for one with many fields.
-
-    All such records of a class share one set, with the names of all fields.
-    """
+    """Return the record with a set of its fields' names that its class shares: pydantic's own takes up to 2 KB each."""
     names = _NAME_SETS.setdefault(type(record), set(type(record).model_fields))
     return record.model_construct(names, **dict(record))
 
