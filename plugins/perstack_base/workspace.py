@@ -24,7 +24,7 @@ from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import (
@@ -130,9 +130,13 @@ class WorkspaceRules:
 NO_RULES = WorkspaceRules()
 
 
+def _intern_names(names: tuple[_Name, ...]) -> tuple[_Name, ...]:
+    """Return the earliest equal tuple: the workspaces of a thousand Jobs keep one of each."""
+    return cast("tuple[_Name, ...]", _intern(names))
+
+
 @lru_cache(maxsize=256)
-def _shared(names: tuple[_Name, ...]) -> tuple[_Name, ...]:
-    """Return the first equal tuple: the workspaces of a thousand Jobs keep one of each."""
+def _intern(names: tuple[object, ...]) -> tuple[object, ...]:
     return names
 
 
@@ -171,22 +175,22 @@ class OpenWorkspace:
         self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
         state_parts = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
-        self._states = _shared(tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits)))))
-        self._protected = _shared(tuple(dict.fromkeys(self._paths_within(protected))))
+        self._states = _intern_names(tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits)))))
+        self._protected = _intern_names(tuple(dict.fromkeys(self._paths_within(protected))))
         read_only = tuple(read_only)
-        self._read_only = _shared(tuple(dict.fromkeys(self._paths_within(read_only))))
-        self._outside_paths = _shared(
+        self._read_only = _intern_names(tuple(dict.fromkeys(self._paths_within(read_only))))
+        self._outside_paths = _intern_names(
             tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         )
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
-        self._folded_states = _shared(tuple(map(fold_case, self._states)))
-        self._folded_protected = _shared(tuple(map(fold_case, self._protected)))
-        self._folded_read_only = _shared(tuple(map(fold_case, self._read_only)))
-        self._read_only_names = _shared(tuple(str(path.absolute()) for path in read_only))
-        self._state_names = _shared(tuple("/".join(parts) for parts in self._states))
+        self._folded_states = _intern_names(tuple(map(fold_case, self._states)))
+        self._folded_protected = _intern_names(tuple(map(fold_case, self._protected)))
+        self._folded_read_only = _intern_names(tuple(map(fold_case, self._read_only)))
+        self._read_only_names = _intern_names(tuple(str(path.absolute()) for path in read_only))
+        self._state_names = _intern_names(tuple("/".join(parts) for parts in self._states))
         inner_names = (*self._state_names, *("/".join(parts) for parts in (*self._protected, *PROTECTED_WAYS)))
         outer_names = (str(path.absolute()) for path in self._outside_paths if not self.relative_parts(str(path)))
-        self._protected_names = _shared(tuple(dict.fromkeys((*inner_names, *outer_names))))
+        self._protected_names = _intern_names(tuple(dict.fromkeys((*inner_names, *outer_names))))
         self._opened: frozenset[Parts] = frozenset()
         self._opens: tuple[str, ...] = ()
         self._rules = rules

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from perstack.core.base.records import fields_of, shared
+from perstack.core.base.records import fields_of
 from perstack.core.definitions.exec_grant import (
     ExecGrant,
     denies_exec,
@@ -35,6 +35,7 @@ from perstack.core.definitions.settings import (
     ProviderSetting,
     ReasoningBudget,
     SharedKeys,
+    intern_record,
     lower_budget,
 )
 from perstack.core.runs.events import StartRun
@@ -123,7 +124,7 @@ def resolve_settings(
     after its own model and before the file's; `[models]` may name a tier's model, before the provider's own.
     """
     provider = resolve_provider(project, expert, overrides)
-    provider = None if provider is None else shared(provider)
+    provider = None if provider is None else intern_record(provider)
     levels = (overrides, expert, project)
     merged = merge_levels(*levels)
     max_steps = merged.max_steps
@@ -135,7 +136,7 @@ def resolve_settings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
         reasoning_budget=merged.reasoning_budget,
-        limits=shared(limits),
+        limits=intern_record(limits),
     )
 
 

@@ -21,7 +21,6 @@ from functools import cache
 from math import isfinite
 from operator import not_
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
-from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel, to_snake
@@ -152,27 +151,6 @@ class IllegalEvent(ValueError):
 
 F = TypeVar("F", bound=Record)
 _Value = TypeVar("_Value")
-
-
-# Records that many Jobs keep, such as the definition of their Expert and its tools.
-
-_SHARED: WeakValueDictionary[tuple[type, bytes], Record] = WeakValueDictionary()
-"""Equal records are one, because none is ever changed; an entry ends with the last Job that keeps its record."""
-
-
-def shared(record: F) -> F:
-    """Return an equal record that is kept already; without one this record, which later calls return."""
-    kept = _SHARED.setdefault((type(record), record.to_json()), record)
-    return kept if kept == record else record  # values that JSON leaves out may differ
-
-
-_NAME_SETS: dict[type, set[str]] = {}
-
-
-def with_shared_names(record: F) -> F:
-    """Return the record with a set of its fields' names that its class shares: pydantic's own takes up to 2 KB each."""
-    names = _NAME_SETS.setdefault(type(record), set(type(record).model_fields))
-    return record.model_construct(names, **dict(record))
 
 
 # Redaction: each field that a person, a model or a tool wrote has a mark that says what a redaction leaves of it.

@@ -5,11 +5,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Record, Text, falsy, shared, snake_cased
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Record, Text, falsy, snake_cased
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
 # Tools as the agent loop knows them, and decisions about calls.
@@ -489,7 +490,12 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
     offering = with_tools(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
-    return [shared(McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)), *offering]
+    return [_undeclared_base(), *offering]
+
+
+@cache
+def _undeclared_base() -> McpStdioSkill:
+    return McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)
 
 
 def base_of(skills: Iterable[AnySkill]) -> Skill:

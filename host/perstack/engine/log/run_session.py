@@ -165,8 +165,7 @@ class JobSummaryFile:
             await end(self._updates)
 
     async def _write_changes(self) -> None:
-        """Write until nothing has changed for an interval: a Job that waits has no task for its summary."""
-        while self._has_changed:
+        while self._has_changed:  # then end: a Job that waits keeps no task for its summary
             self._has_changed = False
             with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
                 await shield_until_done(self.write(is_driven=True))

@@ -11,12 +11,12 @@ from weakref import WeakValueDictionary
 
 from typing_extensions import override
 
-from perstack.core.base.records import JsonObject, shared
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.settings import ToolSearch
+from perstack.core.definitions.settings import ToolSearch, intern_record
 from perstack.core.definitions.skills import (
     CHANGING_TOOLS,
     DecidedCall,
@@ -336,7 +336,7 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
         names[index] = tool.prefixed_name if is_free else _digest_name(tool, used_names | prefixed.keys())
         used_names.add(names[index])
     return [
-        replace(tool, spec=shared(replace_name(tool.spec, names[index], tool.spec.skill_name)))
+        replace(tool, spec=intern_record(replace_name(tool.spec, names[index], tool.spec.skill_name)))
         for index, tool in enumerate(offered)
     ]
 

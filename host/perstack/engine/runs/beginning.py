@@ -18,14 +18,14 @@ from perstack.config.resolved_settings import (
     with_recorded_choices,
 )
 from perstack.core.base.ids import run_id_of
-from perstack.core.base.records import JsonObject, shared, with_shared_names
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
 from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force, read_rule
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.settings import Limits, intern_record, with_shared_names
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import ResultContent
@@ -139,7 +139,7 @@ class RunStarter:
                     provider=settings.provider.provider_name,
                     fallbacks=settings.fallbacks,
                     **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
-                    expert=shared(without_secrets(expert)),
+                    expert=intern_record(without_secrets(expert)),
                     limits=settings.limits,
                     reasoning_budget=settings.reasoning_budget,
                     delegated_by=by,
