@@ -35,6 +35,7 @@ from perstack.core.definitions.settings import (
     ProviderSetting,
     ReasoningBudget,
     SharedKeys,
+    intern_record,
     lower_budget,
 )
 from perstack.core.runs.retries_and_fallbacks import models_of
@@ -125,17 +126,19 @@ def resolve_settings(
     after its own model and before the file's; `[models]` may name a tier's model, before the provider's own.
     """
     provider = resolve_provider(project, expert, overrides)
+    provider = None if provider is None else intern_record(provider)
     levels = (overrides, expert, project)
     merged = merge_levels(*levels)
     max_steps = merged.max_steps
     if max_steps is not None and all(level.max_steps is None for level in levels):
         max_steps += steps_before
     budget = overrides.budget_over(lower_budget(expert.budget, project.budget))
+    limits = Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged)))
     return ChosenSettings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
         reasoning_budget=merged.reasoning_budget,
-        limits=Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged))),
+        limits=intern_record(limits),
     )
 
 

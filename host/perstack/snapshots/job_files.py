@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,12 +179,12 @@ class JobFiles:
         if message is not None:
             notice(message)
 
-    @asynccontextmanager
-    async def without_rewind(self, lease: Callable[[], AbstractAsyncContextManager[None]]) -> AsyncGenerator[None]:
+    def without_rewind(
+        self, lease: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AbstractAsyncContextManager[None]:
         """Hold the lease of what is driven in this workspace, and prevent rewinds of its files. Raises NotAgreed."""
-        await require_own_state(self._reader.storage)
-        async with lease_without_rewind(self._workspace, self.settle_rewind, lease):
-            yield
+        check = partial(require_own_state, self._reader.storage)
+        return lease_without_rewind(self._workspace, check, self.settle_rewind, lease)
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.snapshots.rewind import Rewinder

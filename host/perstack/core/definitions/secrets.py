@@ -52,6 +52,8 @@ def with_secrets(recorded_expert: Expert, todays_expert: Expert | None) -> Exper
         return recorded_expert
     current = {skill.name: skill for skill in todays_expert.skills}
     skills = tuple(_unmask_skill(skill, current.get(skill.name)) for skill in recorded_expert.skills)
+    if skills == recorded_expert.skills:
+        return recorded_expert  # no copy: each Job that waits would keep its own
     return recorded_expert.model_copy(update={"skills": skills})
 
 

@@ -10,7 +10,8 @@ on all levels. A provider is chosen together with the models that were written f
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -383,3 +384,26 @@ def _adapter() -> TypeAdapter[Overrides]:
 
 def _dump_overrides(overrides: Overrides) -> dict[str, Any]:
     return cast("dict[str, Any]", _adapter().dump_python(overrides))
+
+
+# Records that many Jobs keep, such as the definition of their Expert and its tools.
+
+_INTERNED: WeakValueDictionary[tuple[type, bytes], Record] = WeakValueDictionary()
+"""Equal records are one, because none is ever changed; an entry ends with the last Job that keeps its record."""
+
+_R = TypeVar("_R", bound=Record)
+
+
+def intern_record(record: _R) -> _R:
+    """Return an equal record that is kept already; without one this record, which later calls return."""
+    earlier = cast("_R", _INTERNED.setdefault((type(record), record.to_json()), record))
+    return earlier if earlier == record else record  # values that JSON leaves out may differ
+
+
+_NAME_SETS: dict[type, set[str]] = {}
+
+
+def with_shared_names(record: _R) -> _R:
+    """Return the record with a set of its fields' names that its class shares: pydantic's own takes up to 2 KB each."""
+    names = _NAME_SETS.setdefault(type(record), set(type(record).model_fields))
+    return record.model_construct(names, **dict(record))

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -488,7 +489,12 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
     offering = with_tools(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
-    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]
+    return [_undeclared_base(), *offering]
+
+
+@cache
+def _undeclared_base() -> McpStdioSkill:
+    return McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)
 
 
 def base_of(skills: Iterable[AnySkill]) -> Skill:

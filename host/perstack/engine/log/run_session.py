@@ -25,7 +25,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import leave_own_task, shield_until_done
+from perstack.system.concurrency import end, leave_own_task, shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
@@ -145,31 +145,37 @@ class JobSummaryFile:
         """Prepare the summary of this Job; nothing is written yet."""
         self._storage = storage
         self._job = job
-        self._has_changed = asyncio.Event()
+        self._has_changed = False
+        self._is_kept = False  # True while `mark_changed` starts updates
+        self._updates: asyncio.Task[None] | None = None  # writes changes; None while there are none
 
     def mark_changed(self) -> None:
-        self._has_changed.set()
+        self._has_changed = True
+        if self._is_kept and self._updates is None:
+            self._updates = asyncio.create_task(self._write_changes())
 
     @asynccontextmanager
     async def keep_summary(self) -> AsyncGenerator[None]:
         """Update the stored summary in the background while the block runs."""
-        updates = asyncio.create_task(self._follow())
+        self._is_kept = True
+        if self._has_changed:
+            self.mark_changed()
         try:
             yield
         finally:
-            updates.cancel()
-            await asyncio.wait({updates})
+            self._is_kept = False
+            await end(self._updates)
 
-    async def _follow(self) -> None:
-        while True:
-            await self._has_changed.wait()
-            self._has_changed.clear()
+    async def _write_changes(self) -> None:
+        while self._has_changed:  # then end: a Job that waits keeps no task for its summary
+            self._has_changed = False
             with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
                 await shield_until_done(self.write(is_driven=True))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 return  # a failed write hides the cancellation
             await asyncio.sleep(_WRITE_INTERVAL_S)
+        self._updates = None
 
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the summary of the stored logs, and return that of the Job. Raises StorageError."""

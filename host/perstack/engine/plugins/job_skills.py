@@ -149,10 +149,14 @@ class _SkillConnection:
     name: str
     run_id: str
     session: asyncio.Task[SkillSession]  # creates the session from the definition, without starting anything
-    may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
+    may_start: asyncio.Future[None]  # done once a Run has all its sessions, so that none of them lacks a variable
     outcome: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False  # True if a start was shown without an end
     users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
+
+    def let_start(self) -> None:
+        if not self.may_start.done():
+            self.may_start.set_result(None)
 
 
 class JobSkills:
@@ -213,7 +217,7 @@ class JobSkills:
         }
         await _wait_for_all([connection.session for connection in connections.values()])
         for connection in connections.values():
-            connection.may_start.set()
+            connection.let_start()
         outcomes = {name: connection.outcome for name, connection in connections.items()}
         awaited = [outcomes[skill.name] for skill in definitions if skill.name in outcomes and not _is_lazy(skill)]
         if awaited:
@@ -234,7 +238,7 @@ class JobSkills:
         connection = self._connection_for(definition, run_id, policy, played)
         try:
             await _wait_for_all([connection.session])
-            connection.may_start.set()
+            connection.let_start()
             problem = await _unreachable_reason(connection.outcome)
         except SkillError as error:
             problem = str(error)
@@ -263,7 +267,7 @@ class JobSkills:
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         connection = self._connection_for(definition, run_id, policy, None)
         connection.users.add(_WHOLE_JOB)
-        connection.may_start.set()
+        connection.let_start()
         return await asyncio.shield(connection.session)
 
     @property
@@ -311,7 +315,8 @@ class JobSkills:
             return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
-        connection = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), asyncio.Event())
+        may_start = asyncio.get_running_loop().create_future()  # smaller than an Event, which each Job would keep
+        connection = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), may_start)
         connection.outcome = asyncio.create_task(self._connect_when_ready(definition, connection, show_stderr))
         return connection
 
@@ -319,7 +324,7 @@ class JobSkills:
         self, definition: Skill, connection: _SkillConnection, show: Callable[[str], None]
     ) -> _ConnectedSkill:
         skill_session = await connection.session
-        await connection.may_start.wait()
+        await connection.may_start
         if is_base_skill(definition) or isinstance(skill_session, PlayedSession):
             return _ConnectedSkill(skill_session, await skill_session.tools())
         connected = await self._connect_unless_locked(definition, connection, skill_session, show)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from hashlib import sha256
 from itertools import count
 from weakref import WeakValueDictionary
@@ -17,7 +16,7 @@ from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.settings import ToolSearch
+from perstack.core.definitions.settings import ToolSearch, intern_record
 from perstack.core.definitions.skills import (
     CHANGING_TOOLS,
     DecidedCall,
@@ -89,7 +88,7 @@ _DELEGATE_SCHEMA: JsonObject = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OfferedTool:
     """A tool as offered to a model; `skill_session` runs it, and is None for delegates, questions and loop tools."""
 
@@ -99,10 +98,6 @@ class OfferedTool:
     may_sample: bool = False  # True if the skill may ask the Run's model for generations
     may_wait: bool = False  # True if the tool may be deferred behind the tool search
     judged: JudgedTool | None = None  # its definition in force, for a tool of a server or plugin
-
-    @cached_property
-    def checker(self) -> Checker:
-        return Checker(self.spec.input_schema)
 
     @property
     def rank(self) -> int:
@@ -141,6 +136,7 @@ class Catalogue:
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept_tools: KeptTools | None = None
         self._by_name = {tool.spec.name: tool for tool in unique}
+        self._checkers: dict[str, Checker] = {}  # of the tools that were called, by name
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
@@ -221,7 +217,10 @@ class Catalogue:
         offered = self._by_name[part.tool_name]
         if part.raw_args is not None:
             return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
-        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
+        if part.tool_name not in self._checkers:
+            self._checkers[part.tool_name] = Checker(offered.spec.input_schema)
+        checker = self._checkers[part.tool_name]
+        violation = await violation_of(checker, named_arguments(offered.spec.subject, part.args))
         if violation is None:
             return decided
         place = f" at {violation.place}" if violation.place else ""
@@ -337,25 +336,19 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
         names[index] = tool.prefixed_name if is_free else _digest_name(tool, used_names | prefixed.keys())
         used_names.add(names[index])
     return [
-        replace(tool, spec=_shared_spec(replace_name(tool.spec, names[index], tool.spec.skill_name)))
+        replace(tool, spec=intern_record(replace_name(tool.spec, names[index], tool.spec.skill_name)))
         for index, tool in enumerate(offered)
     ]
 
 
 # Jobs of one Expert have equal tools. Sharing these saves 15 KB for each of a thousand waiting Jobs.
-_SPECS: WeakValueDictionary[bytes, ToolSpec] = WeakValueDictionary()
 _KEPT_TOOLS: WeakValueDictionary[str, KeptTools] = WeakValueDictionary()
-
-
-def _shared_spec(spec: ToolSpec) -> ToolSpec:
-    shared = _SPECS.setdefault(spec.to_json(), spec)
-    return shared if shared == spec else spec
 
 
 def _shared_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
     tools = kept_tools(specs)
-    shared = _KEPT_TOOLS.setdefault(tools.sha256, tools)
-    return shared if shared == tools else tools
+    kept = _KEPT_TOOLS.setdefault(tools.sha256, tools)
+    return kept if kept == tools else tools
 
 
 def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:

@@ -25,7 +25,7 @@ from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instr
 from perstack.core.definitions.permissions import Approval, RuleSet, missing_from, not_in_force, read_rule, start_rules
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.settings import Limits, intern_record, with_shared_names
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import ResultContent
@@ -132,29 +132,31 @@ class RunStarter:
         session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
         session.add(
-            StartRun(
-                **session.stamp(),
-                query=new.query,
-                model=settings.model,
-                provider=settings.provider.provider_name,
-                fallbacks=settings.fallbacks,
-                **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
-                expert=without_secrets(expert),
-                limits=settings.limits,
-                reasoning_budget=settings.reasoning_budget,
-                delegated_by=by,
-                continued_from=new.continued_from,
-                runtime_version=VERSION,
-                **new.caller_fields,
-                overrides=setup.overrides.chosen,
-                permissions=start_rules(outer_rules, rule_sets(setup.project, expert), drive.job.widenings),
-                depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=policy,
-                output=output,
-                attachments=new.attachments,
-                snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(drive, expert, policy, *inherited),
-                counts_rounds=True,
+            with_shared_names(
+                StartRun(
+                    **session.stamp(),
+                    query=new.query,
+                    model=settings.model,
+                    provider=settings.provider.provider_name,
+                    fallbacks=settings.fallbacks,
+                    **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                    expert=intern_record(without_secrets(expert)),
+                    limits=settings.limits,
+                    reasoning_budget=settings.reasoning_budget,
+                    delegated_by=by,
+                    continued_from=new.continued_from,
+                    runtime_version=VERSION,
+                    **new.caller_fields,
+                    overrides=setup.overrides.chosen,
+                    permissions=start_rules(outer_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                    depth=0 if parent is None else parent.start.depth + 1,
+                    sandbox=policy,
+                    output=output,
+                    attachments=new.attachments,
+                    snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
+                    exec_grant=_exec_grant(drive, expert, policy, *inherited),
+                    counts_rounds=True,
+                )
             )
         )
         if by is None:  # delegates inherit it
