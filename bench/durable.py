@@ -14,17 +14,18 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from postgres_server import PostgresServer
+from typing_extensions import override
+from waiting import Gate, peak_megabytes, resident_megabytes
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -34,8 +35,9 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.core.permissions.rule_decisions import decide_call
+from perstack.engine.context.job_limit import job_slots
 from perstack.host import Host
-from perstack.ports.provider import GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
 
 HERE = Path(__file__).parent
@@ -48,6 +50,7 @@ class MemorylessProvider(ScriptedProvider):
 
     def __init__(self, steps: int, delay: float) -> None:
         """Read a file in each step but the last; `delay` is in seconds."""
+        self.gate: Gate | None = None
 
         def reply(request: GenerationRequest) -> TurnLike:
             self.requests.clear()
@@ -57,20 +60,33 @@ class MemorylessProvider(ScriptedProvider):
 
         super().__init__(reply)
 
+    @override
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        if self.gate is not None and request.step == 1:
+            await self.gate.wait()
+        return await super().generate(request, on_delta)
+
 
 async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[str, float]:
-    """Drive the Jobs in this process, and return their figures."""
+    """Drive the Jobs in this process, and return their figures.
+
+    `mb` is the memory that they take while all of them wait for their first reply, or all that the process drives at a
+    time; `peak_mb` the most until they have ended.
+    """
+    provider = MemorylessProvider(steps, delay)
     host = Host(
         Project(experts={EXPERT.key: EXPERT}, max_repeats=0),
         workspace=Path.cwd(),
         storage=storage,
         env={},
         overrides=Overrides(provider="scripted", max_steps=0),
-        plugins=[MemorylessProvider(steps, delay)],
+        plugins=[provider],
     )
     async with host:
         await host.run(EXPERT.key, "Say hello.")  # imports and connects
-        before, began, cpu_began = _megabytes(), time.perf_counter(), time.process_time()
+        before, peak_before = resident_megabytes(), peak_megabytes()
+        gate = provider.gate = Gate(min(jobs, job_slots().limit))
+        began, cpu_began = time.perf_counter(), time.process_time()
         summaries = await asyncio.gather(*(host.run(EXPERT.key, "Read the file.") for _ in range(jobs)))
         figures = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu_began}
         if {job.status for job in summaries} != {"completed"}:
@@ -81,7 +97,8 @@ async def drive_jobs(storage: str, jobs: int, steps: int, delay: float) -> dict[
             raise RuntimeError(str(report.findings))
         replay_rate = report.events / (time.perf_counter() - began)
     tasks = len(asyncio.all_tasks()) - 1
-    return {**figures, "mb": _megabytes() - before, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
+    memory = {"mb": gate.resident_mb - before, "peak_mb": peak_megabytes() - peak_before}
+    return {**figures, **memory, "replayed": replay_rate, "files": _open_files(), "tasks": tasks}
 
 
 def measure_decision() -> float:
@@ -126,7 +143,7 @@ def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
             ("LangGraph, PostgreSQL", (*peer, "langgraph"), f"postgresql://postgres@/postgres?host={server.folder}"),
             ("DBOS, PostgreSQL", (*peer, "dbos"), f"postgresql://postgres@/postgres?host={server.folder}"),
         ]
-        print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} Jobs at once |")
+        print(f"| durable steps | ms of one of {steps} | a second and core | MB of {jobs:,} waiting Jobs |")
         print("| --- | --- | --- | --- |")
         for name, command, storage in kinds:
             single = measure_process(command, storage, 1, steps, 0)
@@ -143,10 +160,6 @@ def main(steps: int, jobs: int, peers: Sequence[str]) -> None:
     replay_rate = measure_process(perstack, "file:state", 1, 2_000, 0)["replayed"]
     print(f"replay of 2,000 steps: {replay_rate:,.0f} events a second")
     print(f"one decision under 100 rules: {measure_decision():.0f} µs; load of the machine: {os.getloadavg()[0]:.1f}")
-
-
-def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _open_files() -> int:

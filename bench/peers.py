@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
 import time
 import uuid
@@ -27,12 +26,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from waiting import Gate, resident_megabytes
+
 Run = Callable[[int, float], Awaitable[object]]
 """Drive one Job of so many steps, with this delay of the model in seconds."""
 
 
 @asynccontextmanager
-async def langgraph(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
+async def langgraph(storage: str, read: Callable[[], str], gates: list[Gate]) -> AsyncGenerator[Run]:
     from langchain_core.messages import AIMessage, ToolMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.graph import END, START, MessagesState, StateGraph
@@ -47,8 +48,10 @@ async def langgraph(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run
         return AsyncSqliteSaver.from_conn_string(storage)
 
     async def model(state: MessagesState, config: RunnableConfig) -> dict[str, list[AIMessage]]:
-        await asyncio.sleep(config["configurable"]["delay"])
         number = len(state["messages"]) // 2
+        for gate in gates if number == 0 else ():
+            await gate.wait()
+        await asyncio.sleep(config["configurable"]["delay"])
         if number == config["configurable"]["steps"]:
             return {"messages": [AIMessage("Done.")]}
         return {"messages": [AIMessage("", tool_calls=[{"name": "read", "args": {}, "id": f"call-{number}"}])]}
@@ -76,7 +79,7 @@ async def langgraph(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run
 
 
 @asynccontextmanager
-async def dbos(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
+async def dbos(storage: str, read: Callable[[], str], gates: list[Gate]) -> AsyncGenerator[Run]:
     from dbos import DBOS
 
     database = storage if "://" in storage else f"sqlite:///{storage}"
@@ -84,6 +87,8 @@ async def dbos(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
 
     @DBOS.step()
     async def model(number: int, delay: float) -> str:
+        for gate in gates if number == 0 else ():
+            await gate.wait()
         await asyncio.sleep(delay)
         return f"call-{number}"
 
@@ -107,18 +112,16 @@ async def dbos(storage: str, read: Callable[[], str]) -> AsyncGenerator[Run]:
 
 
 async def main(peer: str, storage: str, jobs: int, steps: int, delay: float) -> None:
-    """Measure, and print a line of JSON: seconds, processor seconds, and MB that the Jobs took."""
+    """Measure, and print a line of JSON: seconds, processor seconds, and MB that the Jobs take while all wait."""
     notes = Path("notes.txt")
-    async with {"langgraph": langgraph, "dbos": dbos}[peer](storage, notes.read_text) as run:
+    gates: list[Gate] = []  # empty for the first Job
+    async with {"langgraph": langgraph, "dbos": dbos}[peer](storage, notes.read_text, gates) as run:
         await run(1, 0)  # imports and connects
-        mb_before, began, cpu_began = _megabytes(), time.perf_counter(), time.process_time()
+        gates.append(gate := Gate(jobs))
+        mb_before, began, cpu_began = resident_megabytes(), time.perf_counter(), time.process_time()
         await asyncio.gather(*(run(steps, delay) for _ in range(jobs)))
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
-        print(json.dumps({"seconds": seconds, "cpu": cpu, "mb": _megabytes() - mb_before}))
-
-
-def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seconds": seconds, "cpu": cpu, "mb": gate.resident_mb - mb_before}))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from wires import WIRES, Wire, serving
 
 JOBS = 1_000
+DURABLE = Path(__file__).with_name("durable.py")
 _UNWANTED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 ENV = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
 
@@ -59,8 +60,8 @@ def measure_command(checkout: str, folder: Path, *args: str) -> float:
 
 
 def measure_memory(checkout: str) -> float:
-    """Return the megabytes that 1,000 Jobs take at once, as bench/durable.py of the checkout measures them."""
-    command = [f"{checkout}/.venv/bin/python", f"{checkout}/bench/durable.py", "--measure"]
+    """Return the megabytes that 1,000 Jobs of a checkout take while all of them wait for their first reply."""
+    command = [f"{checkout}/.venv/bin/python", str(DURABLE), "--measure"]  # one way to measure for all checkouts
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
         args = ("sqlite:state.db", str(JOBS), "3", "1")
         done = subprocess.run([*command, *args], cwd=folder, env=ENV, capture_output=True, text=True, check=True)
@@ -136,7 +137,7 @@ def compare(checkouts: Sequence[str], rounds: int, steps: int, only: str | None 
     if only in (None, "memory"):
         for checkout in checkouts:
             print(
-                f"memory             {checkout:30} {measure_memory(checkout):.0f} MB of {JOBS:,} Jobs at once, SQLite"
+                f"memory             {checkout:30} {measure_memory(checkout):.0f} MB of {JOBS:,} waiting Jobs, SQLite"
             )
 
 

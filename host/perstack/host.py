@@ -32,7 +32,7 @@ from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
 from perstack.engine.jobs.job_request import takes_caller_fields
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
-from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.providers_and_prices import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
@@ -594,13 +594,13 @@ class Host:
         """
         changed, question_id = options.get("changed"), asked_id(options.get("question"), options.get("question_id"))
         if changed is not None and text:
-            raise UsageError("changed: it is the answer, so there is no text beside it")
+            raise UsageError("changed: it is the whole answer: leave the text out")
         streams = await self._settled_streams()
         continues_here = options.get("resume_from") is None and options.get("drive") is not False
         if streams is not None and question_id is not None and continues_here:
             stream = streams.asking(question_id)
             if stream is not None and output is not None:
-                raise UsageError("output: give it to `stream`: its `Finished` has the result")
+                raise UsageError("output: pass it to `stream`, whose `Finished` has the result")
             if stream is not None:
                 answer = person_answer(text, changed, options.get("by"), question_id, options.get("signal"))
                 return await stream.answer(question_id, answer, options.get("on_event"))

@@ -18,7 +18,7 @@ from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
 from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
-from perstack.engine.plugins.providers import PACING, OnWait, Turns
+from perstack.engine.plugins.providers_and_prices import PACING, OnWait, Turns
 from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock
 from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback

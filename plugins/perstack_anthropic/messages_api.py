@@ -18,6 +18,7 @@ from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.media import PDF
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -40,7 +41,6 @@ from perstack.http_providers.messages import (
     IMAGE_TYPES,
     NO_OUTPUT,
     NO_TEXT,
-    PDF,
     ProviderToolBlocks,
     TurnEncoder,
     as_base64,

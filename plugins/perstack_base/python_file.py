@@ -106,7 +106,7 @@ def _problem_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     if not ast.get_docstring(function):
         return "describe it in a docstring: the model chooses a tool by its description"
     if unnamed:
-        return f"parameter {unnamed[0]} cannot be given by name; make it a plain one"
+        return f"parameter {unnamed[0]} cannot be passed by name; make it an ordinary one"
     if untyped:
         return f"parameter {untyped[0]} has no type; annotate it, as in `{untyped[0]}: str`"
     return None

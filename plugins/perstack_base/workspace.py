@@ -21,8 +21,10 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar, cast
 
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import (
@@ -53,6 +55,7 @@ from perstack_base.files import (
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
+_Name = TypeVar("_Name", Path, str, Parts)
 
 PROTECTED_WAYS: tuple[Parts, ...] = (
     (".env",),
@@ -127,6 +130,16 @@ class WorkspaceRules:
 NO_RULES = WorkspaceRules()
 
 
+def _intern_names(names: tuple[_Name, ...]) -> tuple[_Name, ...]:
+    """Return the earliest equal tuple: the workspaces of a thousand Jobs keep one of each."""
+    return cast("tuple[_Name, ...]", _intern(names))
+
+
+@lru_cache(maxsize=256)
+def _intern(names: tuple[object, ...]) -> tuple[object, ...]:
+    return names
+
+
 class OpenWorkspace:
     """A directory that file tools are confined to, as an open handle. The owner must `close` it."""
 
@@ -162,20 +175,22 @@ class OpenWorkspace:
         self._tops = tuple(f"{str(name).rstrip('/')}/" for name in self._names)
         state_parts = [Path(os.path.normpath(state_dir)).parts] if state_dir else []
         off_limits, protected = tuple(off_limits), tuple(protected)
-        self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits))))
-        self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(protected)))
+        self._states = _intern_names(tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits)))))
+        self._protected = _intern_names(tuple(dict.fromkeys(self._paths_within(protected))))
         read_only = tuple(read_only)
-        self._read_only: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(read_only)))
-        self._outside_paths = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
+        self._read_only = _intern_names(tuple(dict.fromkeys(self._paths_within(read_only))))
+        self._outside_paths = _intern_names(
+            tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
+        )
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
-        self._folded_states = tuple(map(fold_case, self._states))
-        self._folded_protected = tuple(map(fold_case, self._protected))
-        self._folded_read_only = tuple(map(fold_case, self._read_only))
-        self._read_only_names = tuple(str(path.absolute()) for path in read_only)
-        self._state_names = tuple("/".join(parts) for parts in self._states)
+        self._folded_states = _intern_names(tuple(map(fold_case, self._states)))
+        self._folded_protected = _intern_names(tuple(map(fold_case, self._protected)))
+        self._folded_read_only = _intern_names(tuple(map(fold_case, self._read_only)))
+        self._read_only_names = _intern_names(tuple(str(path.absolute()) for path in read_only))
+        self._state_names = _intern_names(tuple("/".join(parts) for parts in self._states))
         inner_names = (*self._state_names, *("/".join(parts) for parts in (*self._protected, *PROTECTED_WAYS)))
         outer_names = (str(path.absolute()) for path in self._outside_paths if not self.relative_parts(str(path)))
-        self._protected_names = tuple(dict.fromkeys((*inner_names, *outer_names)))
+        self._protected_names = _intern_names(tuple(dict.fromkeys((*inner_names, *outer_names))))
         self._opened: frozenset[Parts] = frozenset()
         self._opens: tuple[str, ...] = ()
         self._rules = rules

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import EMPTY_LOG, seal
-from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.ports.formats import ForeignJob, JobFormat
 from perstack_filesystem.directories import OpenDirectory
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events import StoredEvent
 
 _MAX_JOBS = 8
 

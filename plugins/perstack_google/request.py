@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.messages.media import PDF
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -35,7 +36,6 @@ from perstack.http_providers.messages import (
     CONTINUE,
     NO_OUTPUT,
     NO_TEXT,
-    PDF,
     ListEncoder,
     as_base64,
     blob_placeholder,

@@ -2,7 +2,8 @@
 
 A session (`session.McpSession`) owns one server for all Runs of a Job and reconnects after it has died. `local_server`
 and `remote_server` implement `server_interface.McpServer`: they start the server and list the attempts to connect.
-`client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
+`client` tries them in order through the SDK and makes the calls; `tool_results` converts their results,
+and cuts long texts. No type of the SDK leaves these two.
 
 - `plugin`: registration with the host.
 - `server_process`, `stdio`: child process and its pipes. `http_transports`: connections to checked addresses.

@@ -334,7 +334,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        error: Exception = SkillError(f"{host} has no address")
+        error: Exception = SkillError(f"{host} has no address: correct `endpoint`, or check the network")
         for address in await public_addresses(host, port):
             try:
                 return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)

@@ -14,12 +14,12 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.messages.adaptations import Adaptations, names_in
+from perstack.core.messages.media import PDF
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.http_providers.messages import (
     IMAGE_TYPES,
     NO_OUTPUT,
-    PDF,
     as_base64,
     blob_placeholder,
     budget_word,

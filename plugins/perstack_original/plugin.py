@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perstack.core.runs.events import StoredEvent
 from perstack.ports.formats import ForeignJob, JobFormat, ReadableFolder
 from perstack.ports.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events import StoredEvent
 
 PLUGIN_API = 1
 

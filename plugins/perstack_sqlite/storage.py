@@ -256,7 +256,7 @@ class SqliteStorage(Storage):
             db.execute("PRAGMA secure_delete = ON")
             base = _first_key(db, key, ref.run_id)
             if base is None:
-                raise NotFound(f"{self._log_name(ref)}: has no records, and so none at {seq}")
+                raise NotFound(f"{self._log_name(ref)} has no records, so there is none at {seq}")
             span = (base + 1, base + _KEYS_PER_RUN - 1)
             rows = _fetch(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             check_redaction([_bytes(line) for (line,) in rows], seq, record, self._log_name(ref))

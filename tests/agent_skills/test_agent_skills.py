@@ -208,7 +208,7 @@ def test_a_locked_skill_that_has_changed_is_refused_until_it_is_installed_again(
     (folder / "scripts" / "a.py").write_text("print(2)")
     refused = terminal.call("run", "a", "q", "--provider", "scripted")
     assert refused.code == 2
-    assert "skill pdf is not the one that perstack.lock has" in refused.err
+    assert "skill pdf differs from perstack.lock" in refused.err
     assert "perstack install" in refused.err
     assert terminal.call("install").code == 0
     assert (terminal.workspace / "perstack.lock").read_text() != before

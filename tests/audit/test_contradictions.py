@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hosts import Bench, expert, wait_for
 
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.permissions import call_digest
 from perstack.errors import Damaged

@@ -14,7 +14,7 @@ import pytest
 from hosts import Bench, closing, expert, wait_for
 
 from perstack.audit.auditor import verify_any
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
 from perstack.core.definitions.experts import Iterate
 from perstack.host import Host
@@ -241,7 +241,7 @@ def test_a_task_whose_folder_was_removed_is_named_and_its_id_not_used_again(copy
 
     async def work() -> None:
         async with host_in(copy) as host:
-            with pytest.raises(Exception, match="its log has 0 events, and its entry names 4"):
+            with pytest.raises(Exception, match="its log has 0 events, but its entry says it had 4"):
                 await host.tasks.create("chore")
 
     wait_for(work())
@@ -265,17 +265,17 @@ def test_a_run_that_nobody_started_is_found(copy: Path) -> None:
     (runs / "job-9").mkdir()
     (runs / "job-9" / "events.jsonl").write_bytes(b"\n".join((*lines, b"")))
     messages = [finding.message for finding in verified(copy).findings]
-    assert "it says that job-1 started it, and the log of that Run does not" in messages
+    assert "it says that job-1 started it, but the log of that Run does not" in messages
 
 
 def test_a_log_of_another_job_is_found(copy: Path) -> None:
     copytree(copy / "perstack" / "jobs" / "job", copy / "perstack" / "jobs" / "other")
     for name in ("foreign-1", "job-7"):
         copytree(copy / "perstack/jobs/job/runs/job-2", copy / "perstack/jobs/job/runs" / name)
-        assert any("its ids do not say this place" in finding.message for finding in verified(copy).findings)
+        assert any("its ids name another place" in finding.message for finding in verified(copy).findings)
         rmtree(copy / "perstack/jobs/job/runs" / name)
     assert verified(copy).ok
-    assert any("its ids do not say this place" in finding.message for finding in verified(copy, "other").findings)
+    assert any("its ids name another place" in finding.message for finding in verified(copy, "other").findings)
 
 
 def test_a_delegate_that_was_decided_on_and_has_no_log_is_named(copy: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_task_or_a_series_that_was_copied_to_another_id_is_found(copy: Path, o
     (space / "other" / "runs" / f"{of}-1").rename(space / "other" / "runs" / "other-1")
     checked = {one.job_id: one for one in wait_for(_verified_all(copy))}
     assert {name for name, one in checked.items() if one.findings} == {"other"}
-    assert any("its id does not say this place" in finding.message for finding in checked["other"].findings)
+    assert any("its id names another place" in finding.message for finding in checked["other"].findings)
     host = host_in(copy)
     if of == "chore":
         listed = {task.task_id: task.damaged for task in wait_for(host.tasks.list()).tasks}

@@ -9,7 +9,7 @@ from hosts import Bench, Seen, expert, results, wait_for
 from stored_damage import replace_line
 
 from perstack.audit.redact import redact_event
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal
 from perstack.core.base.ids import By
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
@@ -215,7 +215,7 @@ def test_a_process_that_dies_between_deciding_and_taking_out_leaves_a_named_stat
 
     wait_for(crash())
     (finding,) = verified(bench).findings
-    assert "the redaction of event 5 was decided on and not carried out" in finding.message
+    assert "the redaction of event 5 was recorded but not carried out" in finding.message
 
     async def again() -> None:
         async with bench.host(SCRIPT, expert("a")) as host:

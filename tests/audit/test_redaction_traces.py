@@ -267,7 +267,7 @@ def test_a_blob_that_another_event_is_made_of_stays_and_goes_with_that(bench: Be
             assert (await host.audit.verify("job")).findings == ()
             name = done.blobs[0]
             await host.storage.put_blob("job", SECRET.encode())
-            assert any("is there still" in each.message for each in (await host.audit.verify("job")).findings)
+            assert any("is still there" in each.message for each in (await host.audit.verify("job")).findings)
             await host.audit.redact(second, reason="r", by=ALICE)
             assert (await host.audit.verify("job")).findings == ()
             lines = await host.storage.read(RunRef("job", "job-1"))

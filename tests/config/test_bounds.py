@@ -61,7 +61,7 @@ def test_a_schema_in_a_text_that_is_nested_too_deep_is_a_problem(tmp_path: Path)
     path = tmp_path / "perstack.toml"
     skill = '[experts.a]\ninstruction = "x"\n[experts.a.skills.s]\ntype = "interactiveSkill"\n'
     path.write_text(f"{skill}tools.ask.inputJsonSchema = '{'[' * 200_000}'\n")
-    with pytest.raises(DefinitionError, match="inputJsonSchema: is nested too deep: make it flatter"):
+    with pytest.raises(DefinitionError, match="inputJsonSchema: is nested too deeply: make it flatter"):
         load_project(path)
 
 

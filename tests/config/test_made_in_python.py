@@ -75,7 +75,7 @@ def test_every_problem_of_experts_made_in_python_is_named_at_once(tmp_path: Path
 def test_a_workspace_that_does_not_exist_is_an_error_and_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("reports", "file"):
-        with pytest.raises(UsageError, match=f"workspace: there is no directory {tmp_path / name}; make it, or name"):
+        with pytest.raises(UsageError, match=f"workspace: there is no directory {tmp_path / name}; create it, or name"):
             Host.of(experts=[Expert(name="a", instruction="x")], workspace=tmp_path / name, env={})
     (tmp_path / "perstack.toml").write_text('[experts.a]\ninstruction = "x"\n')
     with pytest.raises(UsageError, match="there is no directory"):

@@ -23,7 +23,7 @@ def test_one_model_is_a_text_and_several_are_a_list(write):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('model = ["a", ""]', "model: must not have an empty name in it"),
+        ('model = ["a", ""]', "model: must not contain an empty name"),
         ("model = []", "model: must not be empty"),
         ('model = ["a", 3]', 'model[1]: must be text in "quotes", not a number'),
         ('model = "models.x"\n[models]\nfast = "m"', "model: there is no `models.x` in [models]; there are: mo"),

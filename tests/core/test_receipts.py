@@ -14,7 +14,7 @@ from perstack.audit.receipt_statements import (
     PAYLOAD_TYPE,
     Envelope,
     LogEnd,
-    LogPlaces,
+    LogHashes,
     compare_with_receipt,
     count_events_after,
     envelope_of,
@@ -32,7 +32,7 @@ def statement(*payloads: bytes):
     digest = urlsafe_b64encode(sha256(payloads[0]).digest())[:43].decode()
     end = LogEnd("job-1", head.seq, head.hash, digest)
     made = statement_of(Owner("job", "job"), [end], created_on="2026-11-22T03:00:00Z", runtime_version="1")
-    return made, LogPlaces(_hashes(lines), digest)
+    return made, LogHashes(_hashes(lines), digest)
 
 
 def _hashes(lines):

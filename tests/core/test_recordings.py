@@ -101,7 +101,7 @@ def changed_document(*path: str | int, to: object) -> bytes:
             changed_document("runs", 0, "replies", 0, "reply", 0, to={"image": 1}),
             "it needs one of the keys call",
         ),
-        (changed_document("runs", 1, "calledBy", "run", to=1), "runs.1.calledBy.run: 1 is no Run before it"),
+        (changed_document("runs", 1, "calledBy", "run", to=1), "runs.1.calledBy.run: 1 is not an earlier Run"),
         (changed_document("runs", 1, "calledBy", "run", to=-1), "runs.1.calledBy.run"),
         (changed_document("blobs", to={}), "blobs: ba7816"),
         (

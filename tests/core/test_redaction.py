@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from perstack.audit.redaction import fields_to_blank, remains_of
+from perstack.audit.event_redaction import fields_to_blank, remains_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Record, Written, blank
 from perstack.core.base.text import REDACTED

@@ -317,13 +317,13 @@ FINISH = FinishOccurrence(schedule="s", timestamp=HOUR, job_id="schedule-s-60", 
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((START,), "the first is not setSchedule"),
+        ((START,), "the first event is not setSchedule"),
         ((SET, SET), "a second setSchedule"),
         ((SET, START.model_copy(update={"schedule": "t"})), "in the log of s"),
         ((SET, START.model_copy(update={"job_id": "payroll"})), "cannot be one of this schedule"),
         ((SET, START, FINISH, START), "decided before"),
         ((SET, FINISH), "cannot follow"),
-        ((SET, START, FINISH.model_copy(update={"job_id": "schedule-s-61"})), "not at work"),
+        ((SET, START, FINISH.model_copy(update={"job_id": "schedule-s-61"})), "not the current one"),
         ((SET, SkipOccurrence(schedule="s", timestamp=0, at=HOUR, job_id="schedule-s-60")), "cannot follow"),
     ],
 )

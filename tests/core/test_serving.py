@@ -19,11 +19,11 @@ from perstack.workers.orders import (
     Requeue,
     after_delegate,
     after_drive,
+    consecutive_takeovers,
     count_progress,
     drivers_in,
     ends_its_workers,
     pause,
-    takeovers_now,
 )
 
 NOW = 1_000_000
@@ -103,9 +103,9 @@ def test_takeovers_count_only_without_work_between_them() -> None:
     assert count_progress([*begun, "finishGeneration"]) == before + 1
     takeovers = 0
     for count in range(1, MAX_TAKEOVERS + 1):
-        takeovers = takeovers_now(takeovers, before, before)
+        takeovers = consecutive_takeovers(takeovers, before, before)
         assert takeovers == count
-    assert takeovers_now(takeovers, before, before + 1) == 1
+    assert consecutive_takeovers(takeovers, before, before + 1) == 1
 
 
 def test_who_drove_a_run_is_read_from_its_log_but_for_those_that_left_by_themselves() -> None:

@@ -29,8 +29,7 @@ from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Phase, RunStatus
-from perstack.doors.cli.driving import EXIT_STATUS
-from perstack.doors.cli.main import EXIT_CODES
+from perstack.doors.cli.exit_statuses import EXIT_CODES, EXIT_STATUS
 from perstack.feature_logs.transitions import Transition
 from perstack.ports import hooks, storage
 from perstack.tasks.state import TaskStatus
@@ -121,7 +120,7 @@ def test_no_modules_import_each_other_in_a_circle_not_for_types_either(package: 
 
 def _tables_of_the_loop() -> tuple[str, str]:
     loop = section(PAGE, "## The loop")
-    return loop[: loop.index("| command |")], loop[loop.index("| command |") : loop.index("| fact |")]
+    return loop[: loop.index("| command |")], loop[loop.index("| command |") : loop.index("| event |")]
 
 
 def test_the_phases_are_those_of_a_run_and_the_diagram_shows_each() -> None:
@@ -138,7 +137,7 @@ def test_the_diagram_is_the_one_above_the_code() -> None:
 
 
 def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
-    _, head, table = section(PAGE, "## The loop").partition("| fact | ")
+    _, head, table = section(PAGE, "## The loop").partition("| event | ")
     printed = f"{head}{table}".partition("\n\n")[0] + "\n"
     lines = [f"| {' | '.join(row)} |\n" for row in _transitions()]
     wanted = "".join([*printed.splitlines(keepends=True)[:2], *lines])
@@ -148,8 +147,8 @@ def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
 @pytest.mark.parametrize(
     ("heading", "table", "places"),
     [
-        ("| fact | where the task is |", task_transitions.TRANSITIONS, (*get_args(TaskStatus), "archived")),
-        ("| fact | where the series is |", series_transitions.TRANSITIONS, get_args(series_state.Place)),
+        ("| event | where the task is |", task_transitions.TRANSITIONS, (*get_args(TaskStatus), "archived")),
+        ("| event | where the series is |", series_transitions.TRANSITIONS, get_args(series_state.Place)),
     ],
 )
 def test_the_transitions_of_tasks_and_series_are_those_that_are_held_to(

@@ -12,7 +12,8 @@ from pages import keep_part
 
 from perstack.core.definitions.settings import options
 from perstack.doors.cli import commands
-from perstack.doors.cli.main import EXIT_CODES, perstack
+from perstack.doors.cli.exit_statuses import EXIT_CODES
+from perstack.doors.cli.main import perstack
 from perstack.doors.cli.plugin_commands import listed_groups, plugin_commands
 
 LISTED = listed_groups()

@@ -10,7 +10,7 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.definition_files import load_project
-from perstack.doors.cli.main import EXIT_CODES
+from perstack.doors.cli.exit_statuses import EXIT_CODES
 from perstack.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.ports.evaluator import Artifact
 
@@ -19,7 +19,7 @@ HIDDEN = {"type", "invalid_answer", *SeriesEvent.model_fields}
 
 
 def test_the_facts_are_those_of_the_log_with_their_fields() -> None:
-    told = PAGE[PAGE.index("| fact |") :]
+    told = PAGE[PAGE.index("| event |") :]
     found = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows(told)}
     kinds = {kind.model_fields["type"].default: kind for kind in get_args(StoredSeriesEvent)}
     assert list(found) == list(kinds)

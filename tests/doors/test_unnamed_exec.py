@@ -190,7 +190,7 @@ def test_python_without_a_listener_that_answers_stays_inside(hostile: Terminal, 
 
 
 def test_what_asks_is_listed_by_validate_and_doctor(hostile: Terminal) -> None:
-    words = "a: exec is not named, so each program asks a person, or runs in a sandbox; to have it run:"
+    words = "a: exec is not named, so each program needs a person's yes, or a sandbox; to let programs run:"
     assert words in hostile.call("validate").out
     assert words in hostile.call("doctor").out
     (hostile.workspace / "perstack.toml").write_text(f'{TWO_LINES}[permissions]\nallow = ["exec"]\n')

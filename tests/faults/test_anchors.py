@@ -16,7 +16,7 @@ from chaos.processes import Victim, Victims
 from hosts import agree_to_definition, agree_to_state
 from workload import spread
 
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.errors import NotFound
 from perstack.host import Host
 

@@ -362,7 +362,7 @@ def test_a_proxy_that_refuses_is_named_and_worth_another_try(monkeypatch: pytest
 
     asked, error = asyncio.run(scenario())
     assert (asked, error.name, error.is_retryable) == ("vendor.example:443", "ProxyError", True)
-    assert "the proxy on the way to https://vendor.example" in str(error)
+    assert "the proxy for https://vendor.example" in str(error)
 
 
 @pytest.mark.parametrize("data", ["end", "more"], ids=["whole", "without-an-end"])

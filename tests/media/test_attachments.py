@@ -64,7 +64,7 @@ def test_one_attachment_that_is_in_no_list_is_an_error(bench: Bench) -> None:
     [
         ("missing.png", "missing.png cannot be attached: no such file or directory"),
         ("a\0b", r"'a\\x00b' cannot be attached: no file has such a name"),
-        (3, "attachment 1 must be a path, bytes or a Blob, and is int"),
+        (3, "attachment 1 must be a path, bytes or a Blob, not int"),
     ],
 )
 def test_what_is_no_attachment_is_one_clear_error_before_anything_is_written(

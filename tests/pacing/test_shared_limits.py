@@ -226,8 +226,8 @@ def test_after_failures_in_a_row_nothing_is_sent_and_the_error_and_a_notice_say_
     assert asked == MAX_FAILURES
     assert (jobs[MAX_FAILURES - 1].error or "").startswith("down for work (HTTP 503 from 127.0.0.1")
     assert f"anthropic has failed {MAX_FAILURES} times in a row, so nothing is sent there" in jobs[-1].error
-    assert "the latest: down for work" in jobs[-1].error
-    assert capsys.readouterr().err.count("nothing is sent there for 30 s. The latest: down for work") == 1
+    assert "the latest error: down for work" in jobs[-1].error
+    assert capsys.readouterr().err.count("nothing is sent there for 30 s. The latest error: down for work") == 1
 
 
 def test_whoever_waits_in_line_is_shown_it_and_is_cancelled_at_once_and_its_time_counts(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_listener_that_returns_a_coroutine_is_left_out_with_a_notice(
 ) -> None:
     assert _run(tmp_path, lambda event: asyncio.sleep(0)).status == "completed"
     (line,) = capsys.readouterr().err.splitlines()
-    assert "raised TypeError: it returns a coroutine, which nobody awaits; it is left out from now on" in line
+    assert "raised TypeError: it returns a coroutine, which nobody awaits; it is not called any more" in line
 
 
 class _Leaver:

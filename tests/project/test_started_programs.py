@@ -47,7 +47,7 @@ GUARD = "a constant script for /bin/sh, which runs the system's programs in /"
 PORT = "starts what it is given"
 
 PLACES = {
-    "host/perstack/audit/targets.py run_program": (1, DECLARED),
+    "host/perstack/audit/anchors.py run_program": (1, DECLARED),
     "host/perstack/iterations/commands.py run_program": (4, f"{DECLARED}; and {ISOLATED}"),
     "host/perstack/iterations/commands.py python_argv": (1, ISOLATED),
     "host/perstack/diagnostics/doctor.py Program": (1, DECLARED),

@@ -99,8 +99,8 @@ def test_a_job_is_resumed_by_a_program_that_gives_the_functions_again_and_by_no_
     assert without.status == "stoppedByError"
     assert without.error is not None
     assert (
-        "Expert 'clerk' has functions of Python (find_order, count) that this program does not give: run it from the"
-        " one that does, with Expert(name='clerk', …, tools=[find_order, count])" in without.error
+        "Expert 'clerk' has Python functions (find_order, count) that this program does not provide: run it from a"
+        " program that does, with Expert(name='clerk', …, tools=[find_order, count])" in without.error
     )
     fewer = wait_for(host_of(tmp_path, model(), clerk(find_order)).resume("two", max_steps=5))
     assert fewer.error is not None
@@ -131,11 +131,11 @@ def test_what_cannot_be_a_tool_is_refused_in_one_line(tmp_path: Path) -> None:
         host_of(tmp_path, model, clerk(untyped))
     with pytest.raises(PluginError, match="has two tools 'find'; rename one"):
         host_of(tmp_path, model, clerk(find, find))
-    with pytest.raises(UsageError, match=r"takes functions, as in tools=\[find_order\], and not str"):
+    with pytest.raises(UsageError, match=r"takes functions, as in tools=\[find_order\], not str"):
         clerk("find_order")
-    with pytest.raises(UsageError, match="a skill is called `tools`, as the one with the functions: rename it"):
+    with pytest.raises(UsageError, match="a skill is named `tools`, like the skill with the functions: rename it"):
         clerk(find_order, skills=(PluginSkill(name="tools", plugin="x"),))
-    with pytest.raises(UsageError, match="find_order: a function of Python cannot be written as TOML"):
+    with pytest.raises(UsageError, match="find_order: a Python function cannot be written as TOML"):
         host_of(tmp_path, model, clerk(find_order)).project.to_toml()
 
 

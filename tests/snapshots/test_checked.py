@@ -79,7 +79,7 @@ def test_a_tree_of_a_stranger_is_named_and_never_followed_without_end(bench: Ben
         ]
 
     deep, bad, plain, missing = wait_for(work())
-    assert "more in it" in deep.problem
+    assert "too many entries" in deep.problem
     assert "name" in bad.problem
     assert "not JSON" in plain.problem
     assert missing.is_missing

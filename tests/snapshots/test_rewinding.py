@@ -167,7 +167,7 @@ def test_a_rewind_does_what_was_shown_or_nothing(bench: Bench) -> None:
     assert [(file.path, file.kind) for file in plan.files] == [("a.txt", "added"), ("d/b.txt", "added")]
     assert tree(host.workspace) == {b"d": ("folder", b"")}
     (host.workspace / "new.txt").write_text("new\n")
-    with pytest.raises(Conflict, match="look at it again"):
+    with pytest.raises(Conflict, match="look at the new one"):
         wait_for(host.files.rewind("j", first, expected=plan.digest))
     assert set(tree(host.workspace)) == {b"d", b"new.txt"}
 

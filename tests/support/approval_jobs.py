@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hosts import Bench, expert, wait_for
 
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions

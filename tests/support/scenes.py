@@ -375,7 +375,7 @@ async def again(screen: Screen) -> None:
     await screen.press("tab")
     await screen.sees("asks")
     await screen.press("home", "a")
-    await screen.sees("What will you drink?", "3. Water", "another answer, in a branch, from tea-1-")
+    await screen.sees("What will you drink?", "3. Water", "another answer, in a branch from tea-1-")
 
 
 async def _past(screen: Screen) -> None:

@@ -86,7 +86,7 @@ def test_a_list_that_cannot_be_had_is_told_and_had_at_a_later_look(tmp_path: Pat
         storage.failing["entries"] = error
         told = await woken.get()
         assert (told.did, told.task_id) == ("failed", None)
-        assert "what there is of tasks cannot be listed" in (told.error or "")
+        assert "the tasks cannot be listed" in (told.error or "")
         assert str(error) in (told.error or "")
         await due(host, "t", "fixer")
         del storage.failing["entries"]

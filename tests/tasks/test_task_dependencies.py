@@ -154,7 +154,7 @@ def test_a_task_that_vanished_all_the_same_is_named(bench: Bench) -> None:
 def test_a_circle_and_an_unknown_task_are_refused_and_nothing_is_written(bench: Bench) -> None:
     async def work() -> None:
         memory = bench.host([]).tasks
-        with pytest.raises(UsageError, match="cannot wait for task nosuch: there is none in"):
+        with pytest.raises(UsageError, match="cannot wait for task nosuch: it does not exist in"):
             await memory.create("a", depends_on=["nosuch"])
         with pytest.raises(UsageError, match="that would be a circle, a -> a"):
             await memory.create("a", depends_on=["a"])

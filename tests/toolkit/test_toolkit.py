@@ -356,8 +356,8 @@ def test_a_function_that_is_no_tool_is_refused_when_it_is_declared_with_what_to_
         yielding: "return a list instead of yielding",
         untyped: "parameter count has no type; annotate it, as in `count: str`",
         silent: "describe it in a docstring",
-        stars: "parameter *args cannot be given by name",
-        only: "parameter count cannot be given by name",
+        stars: "parameter *args cannot be passed by name",
+        only: "parameter count cannot be passed by name",
         misspelt: "the docstring describes cuont, which is not a parameter",
         elsewhere: "name 'NotThere' is not defined; define or import",
         other: "the Toolkit's settings are Settings, so take ToolContext[Settings], not Point",
@@ -376,7 +376,7 @@ def test_a_name_that_is_taken_or_illegal_is_refused() -> None:
     kit.tool(name="give")(_text)
     with pytest.raises(PluginError, match="two tools 'give'"):
         kit.tool(name="give")(_model)
-    with pytest.raises(PluginError, match="not a name of a tool"):
+    with pytest.raises(PluginError, match="not a valid name of a tool"):
         kit.tool(name="give me")(_model)
 
 

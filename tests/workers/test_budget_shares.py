@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perstack.core.base.ids import OWN_NUMBERS, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget_ledger import JOB, Amounts
-from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
+from perstack.workers.budget_shares import Sharer, budget_of, grant_caps, recorded_cap, short_account
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_a_share_reads_as_it_was_recorded(nano: int, tokens: int, calls: int, st
     cap: Amounts = {"nano": nano, "tokens": tokens, "calls": calls, "steps": steps}
     budget = budget_of(cap, None)
     assert budget is not None
-    assert capped(Limits(max_steps=steps, budget=Budget.model_validate_json(budget.to_json()))) == cap
+    assert recorded_cap(Limits(max_steps=steps, budget=Budget.model_validate_json(budget.to_json()))) == cap
     assert budget_of({"steps": 3}, None) is None
 
 

@@ -11,7 +11,7 @@ from hosts import Bench, expert, open_storage, wait_for
 
 from perstack.audit.storage_admin import copy_storage
 from perstack.core.definitions.project import Workspace
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
@@ -121,7 +121,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
 ) -> None:
     """Its worker did not answer who continued the Job: it was frozen."""
     monkeypatch.setattr("perstack.workers.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("perstack.engine.log.leases_and_stop_requests._STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("perstack.engine.log.delegate_leases_and_stop_requests._STOP_TIMEOUT_S", 0.2)
 
     async def work() -> None:
         async with abandoned(fleet) as rest:
@@ -146,7 +146,7 @@ def test_a_job_is_not_copied_while_a_delegate_of_it_is_driven(fleet: Fleet, tmp_
             host, target = fleet.host(), open_storage("sqlite:copy.db", tmp_path)
             (copied,) = [one async for one in copy_storage(host.storage, target)]
             assert (copied.state, copied.records) == ("left", 0)
-            assert copied.problem.startswith(f"{taken.facts['run']}, a delegate of it, is being driven")
+            assert copied.problem.startswith(f"{taken.facts['run']}, one of its delegates, is being driven")
             assert not await target.has_job("job")
             await host.cancel("job")
             (copied,) = [one async for one in copy_storage(host.storage, target)]

@@ -253,7 +253,7 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
 
 def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    with pytest.raises(UsageError, match="is not empty: name a folder that is for workers alone"):
+    with pytest.raises(UsageError, match="is not empty: name an empty folder that only workers use"):
         WorkerFolders(Bench(tmp_path, "file:perstack").host([], expert("a")).jobs, tmp_path)
 
 

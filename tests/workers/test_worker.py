@@ -295,7 +295,7 @@ def test_a_job_that_a_newer_version_has_written_to_waits_for_a_worker_of_that_ve
         written = await _written_by_a_newer_version(host, "job")
         async with engine.at_work(host) as at_work:
             refused = await at_work.wait_for_report("refused")
-            assert "a newer one has written it" in str(refused.facts["error"])
+            assert "a newer version has written it" in str(refused.facts["error"])
             order = await engine.dispatcher.order("job")
             assert order is not None
             assert list(order.refused) == [at_work.worker.name]

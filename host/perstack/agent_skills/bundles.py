@@ -64,7 +64,7 @@ class BundledSkill(Record):
     @field_validator("path")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked above the folder that is meant
+        if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked outside of its own folder
             raise ValueError("the path does not end with a name")
         return value
 
@@ -161,7 +161,9 @@ async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[byt
         contents += await asyncio.gather(*(storage.blob(job_id, file.sha256) for file in batch))
     for file, data in zip(skill.files, contents, strict=True):
         if sha256(data).hexdigest() != file.sha256:
-            raise StorageError(f"Job {job_id}: {file.path} of skill {skill.path} was changed: put {file.sha256} back")
+            raise StorageError(
+                f"Job {job_id}: {file.path} of skill {skill.path} was changed: restore its content ({file.sha256})"
+            )
     return contents
 
 
@@ -196,7 +198,7 @@ def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
     except OSError as error:
         if not _is_intact(folder, skill):  # no other process has written it in the meantime
             words = (error.strerror or str(error)).lower()
-            raise UsageError(f"{folder}: the files of the skill cannot be laid out: {words}") from error
+            raise UsageError(f"{folder}: the files of the skill cannot be written: {words}") from error
 
 
 def _make_folder(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from perstack.toml_reader.source import Reporter
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Expert, list[tuple[Path, str]]]:
     """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match.
 
-    With it come the patterns, which may match more folders later, each with the folder that it is relative to.
+    Also return the patterns, which may match more folders later, each with the folder that it is relative to.
     """
     patterns = [(report.source.path.parent, _expand_pattern(item)) for item in expert.agent_skills if has_magic(item)]
     folder = report.source.path.parent.absolute()
@@ -45,13 +45,13 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Ex
 
 
 def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
-    """Add the skill in a folder. What only a pattern has found is skipped with a warning if it cannot be."""
-    say, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
+    """Add the skill in a folder. A skill that only a pattern has found is skipped with a warning if it is unusable."""
+    report_problem, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
     problem, name = wrong_skill_name(path.name), path.name
     if problem is not None:
         name = legal_skill_name(path.name)
         if not name:
-            say(at, f"means the folder {path}, whose name {problem}{skipped}")
+            report_problem(at, f"means the folder {path}, whose name {problem}{skipped}")
             return
         report.warn(at, f"means the folder {path}, whose name {problem}: its skill is `{name}`")
     existing = skills.get(name)
@@ -59,7 +59,7 @@ def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter
         is_named = not is_found or (isinstance(existing, AgentSkill) and not existing.is_found)
         skills[name] = AgentSkill(name=name, path=str(path), is_found=not is_named)
     else:
-        say(at, f"means the folder {path}, and there is a skill `{name}` already: rename one{skipped}")
+        report_problem(at, f"means the folder {path}, and there is a skill `{name}` already: rename one{skipped}")
 
 
 def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:

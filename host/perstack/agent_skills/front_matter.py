@@ -26,7 +26,7 @@ Value: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
 
 
 class NotPlain(ValueError):
-    """YAML outside the accepted subset; the message continues the file's name."""
+    """Raised for YAML outside the accepted subset; the message is a predicate of the file's name."""
 
 
 class _YamlEvent(Protocol):
@@ -49,7 +49,7 @@ def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
     # the Python parser, because the C one aborts on some texts; a table this small is parsed quickly
     events = cast("Iterator[_YamlEvent]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     try:
-        return _Reading(events).table()
+        return _YamlReader(events).table()
     except yaml.YAMLError as error:
         raise NotPlain(f"has YAML that cannot be read{_yaml_problem(error, first_line)}") from None
 
@@ -62,8 +62,8 @@ def _yaml_problem(error: Exception, first_line: int) -> str:
     return f"{line} ({problem}){hint}"
 
 
-class _Reading:
-    """Convert parser events into values one at a time, so that the parser never runs ahead."""
+class _YamlReader:
+    """Converter of parser events into values, one at a time, so that the parser never runs ahead."""
 
     def __init__(self, events: Iterator[_YamlEvent]) -> None:
         self._events = events
@@ -123,7 +123,7 @@ class _Reading:
         return entries
 
 
-# A front matter that is no plain YAML is read key by key, so that one of them does not cost the others.
+# A front matter that is not plain YAML is read key by key, so that one invalid key does not cost the others.
 
 _KEY_LINE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(.*))?$")
 _BLOCK_SIGN = re.compile(r"[|>][+-]?\d?[+-]?(?: +#.*)?$")
@@ -149,9 +149,9 @@ class _KeyLines:
 
 
 def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tuple[str, ...]]:
-    """Return the table in a text that is no plain YAML, key by key, and what was read other than YAML would read it.
+    """Return the table in a text that is not plain YAML, read key by key, and the corrections that this made.
 
-    A value that cannot be read by itself becomes text. Of a key that is there twice, the last counts.
+    A value that cannot be read by itself becomes text. The last of several equal keys counts.
     """
     table: dict[str, Value] = {}
     repairs: list[str] = []
@@ -193,7 +193,7 @@ _KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed
 
 
 class NotASkill(ValueError):
-    """Folder that is not a valid skill; the message continues its name."""
+    """Raised for a folder that is not a valid skill; the message is a predicate of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class SkillHead:
     metadata: Mapping[str, str] | None = None
     allowed_tools: tuple[str, ...] = ()  # text for display only: it grants nothing
     ignored: tuple[str, ...] = ()  # keys that the format does not define
-    repairs: tuple[str, ...] = ()  # what was read other than it is written, as phrases that follow the file's name
+    repairs: tuple[str, ...] = ()  # corrections made while reading, as phrases that follow the file's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ def legal_skill_name(folder: str) -> str:
 
 
 def _name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
-    """Return the folder's name, under which the skill is known; the one in the file may only differ."""
+    """Return the folder's name, under which the skill is known; a different name in the file is only reported."""
     of_folder = unicodedata.normalize("NFKC", folder)
     if "name" not in table:
         repairs.append(f"`name` is missing: the folder's is used, `{of_folder}`")

@@ -32,12 +32,18 @@ class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
-        self, project: Project, tool_lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
+        self,
+        project: Project,
+        tool_lock: ToolLock,
+        workspace: Path,
+        unpacked_skills: tuple[UnpackedSkill, ...] | None = None,
     ) -> None:
-        """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
+        """Create an empty cache; `unpacked_skills` were stored with the Job, and are used in place of their paths."""
         self.workspace = workspace
         self._project = project
-        self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
+        self._unpacked_skills = (
+            None if unpacked_skills is None else {skill.path: skill.folder for skill in unpacked_skills}
+        )
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
         self._lock = tool_lock
         self._folders: dict[str, SkillFolder | UsageError] = {}
@@ -99,7 +105,7 @@ class SkillLibrary:
     def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
         folder = self._folders.get(skill.path)
         if folder is None:
-            folder = self._folders[skill.path] = self._look_at(skill)
+            folder = self._folders[skill.path] = self._read_folder(skill)
             if not isinstance(folder, UsageError):
                 for repair in folder.skill_head.repairs:
                     notice(f"skill {skill.name}: {skill.path}: {repair}")
@@ -107,12 +113,12 @@ class SkillLibrary:
                 notice(f"{folder}; skipped, because only a pattern names it")
         return folder
 
-    def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
-        if self._laid_out is None:
+    def _read_folder(self, skill: AgentSkill) -> SkillFolder | UsageError:
+        if self._unpacked_skills is None:
             return _read(skill)
-        folder = self._laid_out.get(skill.path)
+        folder = self._unpacked_skills.get(skill.path)
         if folder is None:
-            return UsageError(f"skill {skill.name}: {skill.path} was not kept with the Job: submit it again")
+            return UsageError(f"skill {skill.name}: {skill.path} was not stored with the Job: submit the Job again")
         return _read(skill.model_copy(update={"path": str(folder)}))
 
     def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
@@ -121,12 +127,12 @@ class SkillLibrary:
             raise UsageError(f"Expert {expert.key}: {folder}")
         file = self._project.path
         # skills stored with a Job were compared with the lock when it was submitted
-        config = None if self._laid_out is not None else file
+        config = None if self._unpacked_skills is not None else file
         locked_digest = None if config is None else self._lock.folder_digest(config, skill)
         if locked_digest not in (None, folder.digest):
             raise UsageError(
-                f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
-                f" look at what has changed in {skill.path}",
+                f"Expert {expert.key}: skill {skill.name} differs from perstack.lock:"
+                f" review what has changed in {skill.path}",
                 next_steps=(Install(),),
             )
         fields = {"description": folder.skill_head.description, "digest": folder.digest, "is_found": False}

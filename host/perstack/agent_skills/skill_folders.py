@@ -99,8 +99,8 @@ def _files(folder: Path) -> Iterator[SkillFile]:
         os.close(handle)
 
 
-def _walk(handle: int, above: str, remaining: list[int], level: int) -> Iterator[SkillFile]:
-    """Yield the files of an open folder and below; `left` counts down the files and bytes that remain."""
+def _walk(handle: int, prefix: str, remaining: list[int], level: int) -> Iterator[SkillFile]:
+    """Yield the files of an open folder and below; `remaining` counts down the files and bytes that may follow."""
     if level > _MAX_DEPTH:
         raise NotASkill(f"has folders more than {_MAX_DEPTH} levels deep")
     with os.scandir(handle) as entries:
@@ -110,14 +110,14 @@ def _walk(handle: int, above: str, remaining: list[int], level: int) -> Iterator
         if stat.S_ISDIR(status.st_mode):
             subfolder = os.open(name, REAL_FOLDER, dir_fd=handle)
             try:
-                yield from _walk(subfolder, f"{above}{name}/", remaining, level + 1)
+                yield from _walk(subfolder, f"{prefix}{name}/", remaining, level + 1)
             finally:
                 os.close(subfolder)
         elif stat.S_ISREG(status.st_mode):
-            yield _file(handle, name, above, remaining)
+            yield _file(handle, name, prefix, remaining)
 
 
-def _file(handle: int, name: str, above: str, remaining: list[int]) -> SkillFile:
+def _file(handle: int, name: str, prefix: str, remaining: list[int]) -> SkillFile:
     remaining[0] -= 1
     if remaining[0] < 0:
         raise NotASkill(f"has more than {MAX_FILES} files")
@@ -129,4 +129,4 @@ def _file(handle: int, name: str, above: str, remaining: list[int]) -> SkillFile
             remaining[1] -= len(chunk)
             if remaining[1] < 0:
                 raise NotASkill(f"has more than {MAX_TOTAL_BYTES >> 20} MiB of files")
-    return SkillFile(f"{above}{name}", digest.hexdigest(), size)
+    return SkillFile(f"{prefix}{name}", digest.hexdigest(), size)

@@ -1,7 +1,7 @@
 """Verify logs: of a task, a series, a schedule, a Job, or everything in a storage.
 
-All checks read and report; nothing is written. What is wrong is a `Finding`, what could not be checked is an
-`Unchecked`, and both are in a `Report`, so one damaged log does not end the check of a store.
+All checks read and report; nothing is written. A fault is a `Finding`, an impossible check an
+`Unchecked`; both are in a `Report`, so one damaged log does not end the check of a store.
 
 - A log is checked against its hash chain and by folding its events; then its end is compared with heads kept in
   other places (the index entry or job.json, checkpoints, results of delegates), because a chain alone does not show
@@ -11,7 +11,7 @@ All checks read and report; nothing is written. What is wrong is a `Finding`, wh
 
 Tasks, series and schedules have a single log each, and are checked here by `_verify` from their log definition. A Job
 has several logs, blobs and snapshots; `verify` checks it. `replay` repeats the decisions of a Job from its logs;
-comparisons with anchors are in `engine.anchors`.
+`comparing` compares logs with an anchor.
 
 A new place that keeps a head of a log, or a new event that names a blob, has to be added to `verify`.
 """
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.trail import AnchoredTrail
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
 from perstack.core.base.chain import Head, Sealed, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
@@ -45,7 +45,7 @@ from perstack.system.user import this_user
 from perstack.tasks.task_log import TASKS
 
 if TYPE_CHECKING:
-    from perstack.audit.redaction import Redaction
+    from perstack.audit.event_redaction import Redaction
     from perstack.audit.rule_testing import BacktestResult
     from perstack.core.permissions.policy_calls import PolicyCall
 
@@ -55,7 +55,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
     space, ref, name = space_of(storage, definition.kind), log_of(owner_id), definition.store.name
     stored = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
     extra_run_ids = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
-    findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in extra_run_ids]
+    findings = [Finding(run_id, 0, "this log does not belong here") for run_id in extra_run_ids]
     events = EventLog(space, definition)
     state_at_head: tuple[S, Head] | None = None
 
@@ -71,7 +71,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
     if len(log.chain) < stored.floor and not findings:
-        words = f"the log ends at {len(log.chain)}, and {name} names {stored.floor} events"
+        words = f"the log ends at {len(log.chain)}, but {name} says it had {stored.floor} events"
         findings.append(Finding("", 0, words))
     elif stored.head is not None:
         findings += compare_with_head("", stored.head, log.chain)
@@ -81,7 +81,7 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
         # a process that was killed right after an append leaves the summary of the previous state
         compared = int(stored.text is not None)
         if stored.text is None or state_at_head is None:
-            words = f"{name} is not there, or was being written; what is shown is from the log"
+            words = f"{name} is missing, or was being written; the log is shown instead"
             unchecked.append(Unchecked("summary", "", 1, words))
         else:
             state, head = state_at_head
@@ -95,11 +95,11 @@ def _unchecked_parts(name: str, stored: StoredSummary, log: CheckedLog[S]) -> li
     unchecked: list[Unchecked] = []
     if log.unknown:
         first = log.unknown[0]
-        words = f"from event {first} on: a newer version has written what this one cannot read"
+        words = f"from event {first} on: a newer version wrote events that this one cannot read"
         unchecked.append(Unchecked("content", "", len(log.lines) - first + 1, words))
     covered = 0 if stored.head is None else stored.head.seq
     if not covered or covered < len(log.chain):
-        words = f"{name} has no head of these: a log rewritten from there on would not be seen"
+        words = f"{name} has no head of these: nobody would notice if they were rewritten"
         unchecked.append(Unchecked("heads", "", len(log.chain) - covered, words))
     return unchecked
 
@@ -108,14 +108,14 @@ def _compare_with_summary(name: str, stored: StoredSummary, expected: bytes) -> 
     try:
         differences = cache_differences(stored.text or b"", expected)
     except ValueError:
-        return [Finding("", 0, f"{name} does not read: what it says is in the log")]
+        return [Finding("", 0, f"{name} cannot be parsed; its content is in the log too")]
     if stored.head is not None and stored.floor not in (0, stored.head.seq):
-        differences.append(f"is stored as that of event {stored.floor}, and says it is that of {stored.head.seq}")
+        differences.append(f"is stored as that of event {stored.floor}, but says it is that of {stored.head.seq}")
     return [Finding("", 0, f"{name} {words}") for words in differences]
 
 
 async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchecked]:
-    words = "it names Job {}, which is not there: it was deleted, or never began"
+    words = "it names Job {}, which does not exist: it was deleted, or never began"
     return [Unchecked("runs", "", 0, words.format(job_id)) for job_id in job_ids if not await storage.has_job(job_id)]
 
 
@@ -123,7 +123,7 @@ async def verify_lost(storage: Storage) -> list[Finding]:
     """Return a finding for each task that the storage has traces of but no log."""
     tasks = space_of(storage, "task")
     return [
-        Finding(task_id, 0, "a task of this id had events, and its log is gone: put it back from a copy")
+        Finding(task_id, 0, "a task of this id had events, but its log is gone: put it back from a copy")
         for task_id in await tasks.lost_jobs()
     ]
 
@@ -200,7 +200,7 @@ class Auditor:
         return report if comparing is None else await comparing.compared(report)
 
     async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
-        """Verify everything in the storage; last, report what tasks' entries or the anchor name and is not there."""
+        """Verify everything in the storage, then report what task entries or the anchor name but the storage lost."""
         from perstack.audit.receipts import read_public_key
 
         public = None if key is None else read_public_key(Path(key))

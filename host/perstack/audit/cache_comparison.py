@@ -1,12 +1,12 @@
-"""Comparison of a cache with the value that the logs give: every leaf, under every name.
+"""Compare a cache with the value derived from the logs, at every leaf.
 
 A cache (job.json, an entry, run-setting.json, a checkpoint) has to be the JSON that this version writes for the same
 logs. Both are compared as JSON values, so a field of a model is compared from the moment it exists, at any depth, and
 no list of names has to be kept. A value that is missing, added, of another type or there twice is a difference too: no
 perstack of this version writes it.
 
-Not compared is what means the same to every reader: the order of keys, white space and escapes, and the order of a
-Job's Runs, which may have begun at the same time.
+Differences without a meaning are ignored: in the order of keys, white space and escapes, and in the order of a Job's
+Runs, which may have begun at the same time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _differences(path: str, actual: _Value, expected: _Value) -> Iterator[str]:
     elif isinstance(actual, list) and isinstance(expected, list):
         yield from _different_runs(actual, expected) if path == "runs" else _different_items(path, actual, expected)
     elif type(actual) is not type(expected) or repr(actual) != repr(expected):  # 1, 1.0 and true are equal in Python
-        yield f"says {path or 'it'} is {_words(actual)}, the logs say {_words(expected)}"
+        yield f"says {path or 'it'} is {_as_text(actual)}, the logs say {_as_text(expected)}"
 
 
 def _different_items(path: str, actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
@@ -78,7 +78,11 @@ def _different_runs(actual: list[JsonValue], expected: list[JsonValue]) -> Itera
         if run_id in remaining:
             yield from _differences(_shortened(run_id), run, remaining.pop(run_id))
         else:
-            yield f"lists {_shortened(run_id)} twice" if run_id in known else f"lists a Run {_words(run)}, of no log"
+            yield (
+                f"lists {_shortened(run_id)} twice"
+                if run_id in known
+                else f"lists a Run {_as_text(run)}, which has no log"
+            )
     yield from (f"does not list the Run {run_id}" for run_id in remaining)
 
 
@@ -91,7 +95,7 @@ def _path_below(path: str, key: str) -> str:
     return f"{path}.{_shortened(key)}" if path else _shortened(key)
 
 
-def _words(value: _Value) -> str:
+def _as_text(value: _Value) -> str:
     return "nothing" if isinstance(value, _Nothing) else _shortened(json.dumps(value, ensure_ascii=False))
 
 

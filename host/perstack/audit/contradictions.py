@@ -1,7 +1,4 @@
-"""Contradictions between the logs of one Job: what a delegate's log and that of the Run that called it both say.
-
-Within one log, `core.runs.evolve.contradictions` compares an event with those before it.
-"""
+"""Contradictions in the logs of one Job: within one log, and between that of a delegate and that of its caller."""
 
 from __future__ import annotations
 
@@ -12,32 +9,46 @@ from hashlib import sha256
 from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.runs.decide import report_of
+from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.base import Repetition, is_emptied
 from perstack.core.runs.facts import DelegateReport, Delegation
 from perstack.core.runs.state import Run
 from perstack.errors import UsageError
 
 
-def of_start(
+def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
+    """Return every value of the event that contradicts the log before it, for `verify`."""
+    if event.type == "startRun":
+        return []
+    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
+    if event.expert_key != run.start.expert_key:
+        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
+    # an event between two steps belongs to the one that ends or to the one that begins
+    if not max(1, run.step) <= event.step_number <= run.step + 1:
+        found.append(Repetition("stepNumber", event.step_number, run.step))
+    return found
+
+
+def start_contradictions(
     delegate_run: Run, delegation: Delegation, parent_run: Run, chains: Iterable[tuple[RuleSet, ...]]
 ) -> Iterator[Repetition]:
-    """Yield what a delegate's start says otherwise than the Run that called it.
+    """Yield what a delegate's first event says that contradicts the Run that called it.
 
-    `chains`: the rules that the parent had since it decided on the delegate, one of which the delegate has in full.
+    `chains`: rules that the parent has had since it decided on the delegate, which must have one of them in full.
     """
-    start, above = delegate_run.start, parent_run.start
+    start, parent_start = delegate_run.start, parent_run.start
     by = start.delegated_by
     is_unknown = is_emptied(start.query) or is_emptied(delegation.query)
     repetitions = [
         Repetition("the Expert", start.expert_key, delegation.expert_key),
         Repetition("the query", start.query, delegation.query, is_emptied=is_unknown),
         Repetition("the tool that called it", by and by.tool_name, delegation.tool_name),
-        Repetition("the Expert that called it", by and by.expert_key, above.expert_key),
-        Repetition("its snapshots", start.snapshots, above.snapshots),
-        Repetition("its sandbox", start.sandbox, _narrowed(start.sandbox, above.sandbox)),
+        Repetition("the Expert that called it", by and by.expert_key, parent_start.expert_key),
+        Repetition("its snapshots", start.snapshots, parent_start.snapshots),
+        Repetition("its sandbox", start.sandbox, _narrowed(start.sandbox, parent_start.sandbox)),
     ]
-    if start.depth or above.depth:
-        repetitions.append(Repetition("its depth", start.depth, above.depth + 1))
+    if start.depth or parent_start.depth:
+        repetitions.append(Repetition("its depth", start.depth, parent_start.depth + 1))
     inherited = [chain for chain in chains if start.permissions[: len(chain)] == chain]
     if not inherited:
         is_unknown = is_emptied(start.query)
@@ -50,14 +61,14 @@ def of_start(
 def _narrowed(own_policy: SandboxPolicy | None, outer_policy: SandboxPolicy | None) -> SandboxPolicy | None:
     try:
         return narrow_policy(own_policy, outer_policy)
-    except UsageError:  # of two runtimes: no Run begins so
+    except UsageError:  # the policies name two runtimes: no Run can begin with both
         return outer_policy
 
 
-def of_result(
+def result_contradictions(
     tool_name: str, shown: str, report: DelegateReport | None, delegate_run: Run, *, is_error: bool
 ) -> Iterator[Repetition]:
-    """Yield what the result of a call says otherwise than the log of the delegate, at the end that the result names."""
+    """Yield what a call's result says that contradicts the delegate's log up to the event that the result names."""
     is_completed = delegate_run.status == "completed"
     text = delegate_run.result or ""
     if delegate_run.result_value is not None:

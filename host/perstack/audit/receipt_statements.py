@@ -17,19 +17,19 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.audit.verification import Finding
+from perstack.audit.verification_report import Finding
 from perstack.core.base.ids import Owner, OwnerKind, event_id_of, run_id_of
 from perstack.core.base.records import Record, falsy, first_problem
 from perstack.dataclass import dataclass
 
 # DSSE envelopes: what is signed, and their JSON. Source: https://github.com/secure-systems-lab/dsse, protocol and
-# envelope of version 1.0.2. Keys are not known here.
+# envelope of version 1.0.2. This module knows no keys.
 
 
 class Signature(Record):
     """A signature over `pae` of an envelope's payload."""
 
-    keyid: str = ""  # unsigned hint at the key
+    keyid: str = ""  # unsigned hint which key has signed
     sig: str  # base64
 
     def value(self) -> bytes:
@@ -140,8 +140,8 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlaces:
-    """The present state of a log, as far as its chain is intact."""
+class LogHashes:
+    """Hashes of a log, up to the first line that does not fit its chain."""
 
     hashes: Sequence[str]  # hashes of all positions, from the first
     first: str
@@ -209,13 +209,13 @@ def read_record(data: bytes) -> AnchorRecord:
 
 
 def records_in_force(
-    records: Sequence[AnchorRecord], owner: Owner, logs: Mapping[str, LogPlaces]
+    records: Sequence[AnchorRecord], owner: Owner, logs: Mapping[str, LogHashes]
 ) -> list[AnchorRecord]:
-    """Return an anchor's records that the owner's present logs must match; not those of an earlier owner of that id."""
+    """Return the records that the owner's present logs must match, without those of an earlier owner of its id."""
     first = logs.get(run_id_of(owner.id, 1))
-    now = None if first is None or not first.first else _digest(first.first).sha256
+    current_life = None if first is None or not first.first else _digest(first.first).sha256
     ended = ended_lives(records)
-    return [record for record in records if record.life not in ended or record.life == now]
+    return [record for record in records if record.life not in ended or record.life == current_life]
 
 
 def ended_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
@@ -230,7 +230,7 @@ def ended_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
     return frozenset(life for life, removed in removed_by_life.items() if removed)
 
 
-def compare_with_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
+def compare_with_receipt(statement: Statement, logs: Mapping[str, LogHashes], source: str) -> list[Finding]:
     """Return the differences between the logs and a statement; `source` names its location."""
     findings: list[Finding] = []
     for subject in statement.subject:
@@ -242,7 +242,7 @@ def compare_with_receipt(statement: Statement, logs: Mapping[str, LogPlaces], so
     return findings
 
 
-def count_events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
+def count_events_after(statements: Iterable[Statement], logs: Mapping[str, LogHashes]) -> int:
     """Return the number of events after the last covered one."""
     covered: dict[str, int] = {}
     for statement in statements:
@@ -260,7 +260,7 @@ def _compare_with_subject(subject: LogSubject, hashes: Sequence[str], source: st
     return []
 
 
-def _compare_with_definition(subject: LogSubject, receipt: Receipt, log: LogPlaces, source: str) -> list[Finding]:
+def _compare_with_definition(subject: LogSubject, receipt: Receipt, log: LogHashes, source: str) -> list[Finding]:
     name = event_id_of(subject.name, 1)
     if any(definition.name == name and definition.digest != _digest(log.first) for definition in receipt.definitions):
         return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]

@@ -13,7 +13,7 @@ from perstack.audit.receipt_statements import (
     AnchorRecord,
     Envelope,
     LogEnd,
-    LogPlaces,
+    LogHashes,
     compare_with_receipt,
     count_events_after,
     ended_lives,
@@ -22,7 +22,7 @@ from perstack.audit.receipt_statements import (
     records_in_force,
     statement_of,
 )
-from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification_report import Finding, Report, Unchecked
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner
@@ -83,7 +83,7 @@ class PublicKey:
 
 
 def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
-    """Read the private key that `signingKey` names, with the variables of `env`. Raises UsageError if it cannot."""
+    """Read the private key that `signingKey` names, with the variables of `env`. Raises UsageError without one."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -93,7 +93,7 @@ def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
     except (ValueError, TypeError):  # TypeError: it is encrypted
         raise UsageError(f"{label} is not an unencrypted private key in PEM; {_HOW_TO_MAKE_KEY}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{label} is a key of another algorithm than Ed25519; {_HOW_TO_MAKE_KEY}")
+        raise UsageError(f"{label} is not an Ed25519 key; {_HOW_TO_MAKE_KEY}")
     return Signer(key, _id_of(key.public_key()))
 
 
@@ -108,7 +108,7 @@ def read_public_key(path: Path) -> PublicKey:
     except ValueError:
         raise UsageError(f"the key {path} is not a public key in PEM; {remedy}") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"the key {path} is of another algorithm than Ed25519")
+        raise UsageError(f"the key {path} is not an Ed25519 key")
     return PublicKey(key, _id_of(key))
 
 
@@ -180,15 +180,15 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
     ends: list[LogEnd] = []
     for run_id in await run_ids(storage, job_id):
         lines = await storage.read(RunRef(job_id, run_id))
-        places = _hashes(lines)
-        if len(places.hashes) < len(lines):
-            valid_count = len(places.hashes)
-            words = f"{run_id}, event {valid_count + 1}: the log does not hold"
+        log = _hashes(lines)
+        if len(log.hashes) < len(lines):
+            valid_count = len(log.hashes)
+            words = f"{run_id}, event {valid_count + 1}: the line does not fit the log"
             raise Damaged(words, readable=valid_count, next_steps=(Inspect("damage", job_id),))
         if lines:
-            ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
+            ends.append(LogEnd(run_id, len(lines), log.hashes[-1], log.first))
     if not ends:
-        raise NotFound(f"Job {job_id} has no events: there is nothing to vouch for")
+        raise NotFound(f"Job {job_id} has no events: a receipt would cover nothing")
     return ends
 
 
@@ -218,7 +218,7 @@ def lock_digest(path: Path | None) -> bytes | None:
         return None
 
 
-async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
+async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogHashes]:
     """Return the hashes of an owner's logs, up to the first invalid line; empty if the owner does not exist."""
     space = space_of(storage, owner.kind)
     try:
@@ -229,7 +229,7 @@ async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
 
 
 def with_receipt(
-    report: Report, record: AnchorRecord, key: PublicKey | None, logs: dict[str, LogPlaces], lock: bytes | None
+    report: Report, record: AnchorRecord, key: PublicKey | None, logs: dict[str, LogHashes], lock: bytes | None
 ) -> Report:
     """Return the report of a Job with the findings from a receipt added."""
     statement = record.statement
@@ -247,9 +247,9 @@ def with_receipt(
     if later_count:
         text = f"{later_count:,} of its events were appended after the receipt"
         unchecked.append(_unchecked_entry("receipt", later_count, text))
-    stated = statement.predicate.lock
-    if stated is not None and (lock is None or stated.digest.sha256 != lock.hex()):
-        words = "perstack.lock is another than when the receipt was written, or gone"
+    recorded_lock = statement.predicate.lock
+    if recorded_lock is not None and (lock is None or recorded_lock.digest.sha256 != lock.hex()):
+        words = "perstack.lock has changed since the receipt was written, or is gone"
         unchecked.append(_unchecked_entry("receipt", 1, words))
     return replace(
         report,
@@ -260,7 +260,7 @@ def with_receipt(
 
 
 def with_records(
-    report: Report, source: str, records: Sequence[AnchorRecord], key: PublicKey | None, logs: dict[str, LogPlaces]
+    report: Report, source: str, records: Sequence[AnchorRecord], key: PublicKey | None, logs: dict[str, LogHashes]
 ) -> Report:
     """Return the report of an owner with the findings from anchored records added."""
     if report.kind == "store":
@@ -310,7 +310,7 @@ def trusted_records(
 
 
 def signature_problem(record: AnchorRecord, key: PublicKey | None) -> str | None:
-    """Return what is wrong with a record's signature; None if nothing is, or without a key to check it with."""
+    """Return what is wrong with a record's signature; None for a valid one, and without a key to check it."""
     if key is None:
         return None
     if record.envelope is None:
@@ -325,7 +325,7 @@ def with_unchecked(report: Report, words: str) -> Report:
     return replace(report, unchecked=(*report.unchecked, _unchecked_entry("anchor", 1, words)))
 
 
-def _hashes(lines: Sequence[bytes]) -> LogPlaces:
+def _hashes(lines: Sequence[bytes]) -> LogHashes:
     hashes: list[str] = []
     head, first = EMPTY_LOG, ""
     for line in lines:
@@ -335,7 +335,7 @@ def _hashes(lines: Sequence[bytes]) -> LogPlaces:
             break
         first = first or sealed.digest
         hashes.append(head.hash)
-    return LogPlaces(hashes, first)
+    return LogHashes(hashes, first)
 
 
 def _with_findings(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -6,7 +6,14 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 
-from perstack.audit.redaction import Redaction, check_fields, fields_to_blank, redaction_of, remains_of, texts_to_blank
+from perstack.audit.event_redaction import (
+    Redaction,
+    check_fields,
+    fields_to_blank,
+    redaction_of,
+    remains_of,
+    texts_to_blank,
+)
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
@@ -16,8 +23,8 @@ from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.request_digest import tools_blob
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
@@ -49,23 +56,23 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     texts = frozenset(text for text in texts_to_blank(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
     forms = tuple(form for text in texts for form in _forms(text))
     copies: list[str] = []
-    raw = _raw(texts)
+    raw = _raw_forms(texts)
     blob_hits: dict[str, bool] = {}
     if forms:
         for job_id in await job_ids(storage):
-            copies += await _in_job(storage, job_id, texts, forms, event)
-            copies += await _in_snapshots(storage, job_id, raw, blob_hits)
+            copies += await _events_with_copies(storage, job_id, texts, forms, event)
+            copies += await _snapshot_copies(storage, job_id, raw, blob_hits)
         for kind in OWNER_KINDS:
             if kind != "job":
                 space = space_of(storage, kind)
                 for owner_id in await job_ids(space):
-                    copies += [f"{kind} {owner_id}, event {seq}" for seq in await _places(space, owner_id, forms)]
+                    copies += [f"{kind} {owner_id}, event {seq}" for seq in await _seqs_in_logs(space, owner_id, forms)]
         for name in MAILBOX_SPACES:
             space = storage.space(name)
             copies += [
-                f"a text that waits for {box}" for box in await job_ids(space) if await _places(space, box, forms)
+                f"a text that waits for {box}" for box in await job_ids(space) if await _seqs_in_logs(space, box, forms)
             ]
-    blobs, shared = await _blobs(storage, event, raw, forms)
+    blobs, shared = await _removable_blobs(storage, event, raw, forms)
     return Traces(tuple(dict.fromkeys((*copies, *shared)))[:_MAX_COPIES], tuple(blobs))
 
 
@@ -80,29 +87,29 @@ def _json_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-async def _in_job(
+async def _events_with_copies(
     storage: Storage, job_id: str, texts: Iterable[str], forms: Sequence[bytes], event: StoredEvent
 ) -> list[str]:
     event_ids: list[str] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
-        for seq in await asyncio.to_thread(_places_with, lines, forms):
+        for seq in await asyncio.to_thread(_seqs_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id and _contains_text(other, texts):
                 event_ids.append(event_id_of(run_id, seq))
     return event_ids
 
 
-async def _places(storage: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
+async def _seqs_in_logs(storage: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
     places: list[int] = []
     for run_id in await run_ids(storage, owner_id):
         lines, _ = await readable(storage, RunRef(owner_id, run_id))
-        places += await asyncio.to_thread(_places_with, lines, forms)
+        places += await asyncio.to_thread(_seqs_with, lines, forms)
     return places
 
 
-def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
+def _seqs_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
     return [seq for seq, line in enumerate(lines, 1) if any(form in line for form in forms)]
 
 
@@ -123,7 +130,9 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     return None if isinstance(event, RedactEvent) else event
 
 
-async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], blob_hits: dict[str, bool]) -> list[str]:
+async def _snapshot_copies(
+    storage: Storage, job_id: str, raw: Sequence[bytes], blob_hits: dict[str, bool]
+) -> list[str]:
     locations = await _blobs_in_snapshots(storage, job_id) if raw else {}
     for name in locations:
         if name not in blob_hits:
@@ -137,7 +146,7 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
         parsed = [
-            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_places_with, lines, _SNAPSHOT_EVENTS)
+            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_seqs_with, lines, _SNAPSHOT_EVENTS)
         ]
         events += filter(None, parsed)
     if not events:
@@ -147,14 +156,15 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
     return await blobs_of_snapshots(storage, job_id, events)
 
 
-def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
+def _raw_forms(texts: Iterable[str]) -> tuple[bytes, ...]:
     long = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
     return tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
 
 
-async def _blobs(
+async def _removable_blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
+    """Return the blobs with the texts that only this event needs, and the ids of events that need the others."""
     referenced = _refers_to(event)
     mentioned = b"\n".join(forms)
     names: list[str] = []
@@ -187,7 +197,7 @@ async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[
     for run_id in await run_ids(storage, event.job_id) if names else ():
         ref = RunRef(event.job_id, run_id)
         lines, _ = await readable(storage, ref)
-        for seq in await asyncio.to_thread(_places_with, lines, forms):
+        for seq in await asyncio.to_thread(_seqs_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id:
                 for name in _refers_to(other).intersection(names):

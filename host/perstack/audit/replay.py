@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perstack.audit.request_check import RequestCheck
-from perstack.audit.verification import Checked, Finding, Report, Unchecked
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked
 from perstack.audit.verify import KeptToolsCheck
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
 from perstack.core.runs.events import StartRun, StoredEvent
@@ -40,13 +40,16 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
         count += replayed
         compared += requests.compared
         if requests.uncompared:
-            words = "the log has no digest of what the model was sent, or one of another version"
-            words = "what the model was sent has been redacted since" if requests.inherits_redacted else words
+            words = (
+                "what the model was sent has been redacted since"
+                if requests.inherits_redacted
+                else "the log has no digest of what the model was sent, or one that another version made"
+            )
             unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
         if damage is not None:
             findings.append(Finding(run_id, damage.readable + 1, str(damage)))
         elif not wrong and replayed < len(lines):
-            words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
+            words = f"what was decided from event {replayed + 1} on depends on redacted events"
             unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
         findings += wrong
     checked = Checked(requests=compared, rulings=ruling_count)

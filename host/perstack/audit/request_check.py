@@ -1,4 +1,4 @@
-"""Compare the requests of a Run with the digests that its log has of them."""
+"""Compare the requests of a Run with their digests in its log."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def request_difference(run: Run, event: StartGeneration, compared: int) -> str |
         return None
     parts = _differing_parts(recomputed.split("."), recorded.split("."), compared, len(run.messages))
     return (
-        f"generation of step {event.step_number}: what the log says the model was sent is not what its requestDigest"
-        f" says: {' and '.join(parts)}"
+        f"generation of step {event.step_number}: the request that follows from the log does not match its"
+        f" requestDigest:  {' and '.join(parts)}"
     )
 
 
 def _differing_parts(recomputed: list[str], recorded: list[str], compared: int, sent_count: int) -> list[str]:
     if len(recorded) != len(recomputed):
-        return ["the digest has not the form of one"]
+        return ["the digest is malformed"]
     (_, instruction, settings, earlier_messages, messages), (_, *old) = recomputed, recorded
     parts: list[str] = []
     if instruction != old[0]:

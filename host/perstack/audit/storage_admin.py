@@ -12,8 +12,8 @@ from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import job_ids, run_ids
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
 from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
@@ -62,7 +62,7 @@ async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
 
 
 async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
-    """Return what a storage needs, and whether each is there. Changes nothing permanently."""
+    """Return the results of the storage's checks; without any, whether it can be used. Changes nothing permanently."""
     if checks := await storage.checks():
         return checks
     try:
@@ -75,7 +75,9 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
         if os.access(folder, os.W_OK):
             results.append(StorageCheck("rights", True, "this user may write there"))
         else:
-            results.append(StorageCheck("rights", False, f"{folder} may not be written", f"chown or chmod {folder}"))
+            results.append(
+                StorageCheck("rights", False, f"this user may not write to {folder}", f"chown or chmod {folder}")
+            )
     return tuple(results)
 
 
@@ -183,7 +185,7 @@ class _OwnerCopy:
     async def _check_no_delegate_driven(self, storage: Storage) -> None:
         driven = await DelegateLeases(storage).driven_delegates(self._owner.id) if self._owner.kind == "job" else ()
         if driven:
-            words = f"{driven[0]}, a delegate of it, is being driven by another worker"
+            words = f"{driven[0]}, one of its delegates, is being driven by another worker"
             raise Conflict(f"{words}: copy it when it has ended")
 
     async def _copy(self) -> None:
@@ -239,7 +241,7 @@ class _OwnerCopy:
     def _other_records(self, ref: RunRef, seq: int) -> Conflict:
         return Conflict(
             f"{self._target_storage.location}, run {ref.run_id}: other records follow record {seq}: it was continued"
-            " there, or is of another Job; what is there stays"
+            " there, or belongs to another Job; nothing there was changed"
         )
 
     async def _copy_caches(self, runs: Sequence[str]) -> None:
@@ -295,7 +297,7 @@ class StorageAdmin:
     ) -> AsyncGenerator[CopyResult]:
         """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
 
-        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, NotAgreed, UsageError for one storage.
+        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, NotAgreed, UsageError for itself.
         """
         async with aclosing(copy_storage(self._storage, target_storage, ids, since)) as results:
             async for result in results:

@@ -1,9 +1,9 @@
 """The audit trail of a project with `[audit]`: send log heads to an anchor at stops, and compare logs with it.
 
-An anchor (`targets`) is a file, an address or a program to which writers of the logs can only append. At each
-stop of a Job, task, series or schedule, a record with the heads of its logs is sent there (`sending`), signed if the
-project has a key (`receipts`). `verify` later compares the logs with the records (`comparing`), which shows events that
-were changed, cut off or removed together with their hash chain.
+An anchor (`anchors`) is a file, an address or a program to which writers of the logs can only append. At each
+stop of a Job, task, series or schedule, a record with the heads of its logs is sent there (`anchor_outbox`), signed if
+the project has a key (`receipts`). `verify` later compares the logs with the records (`anchor_comparison`), which shows
+events that were changed, cut off or removed together with their hash chain.
 
 Rules that all methods keep:
 
@@ -12,9 +12,9 @@ Rules that all methods keep:
 - `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
   later process makes one from the logs.
 - A removal is recorded before it is made: otherwise a crash in between would look like tampering.
-- The heads of the logs of a project without `[audit]` go nowhere: its Host has `engine.context.audit_trail.NO_AUDIT`.
+- A project without `[audit]` sends nothing: its Host has `engine.context.audit_trail.NO_AUDIT`.
 
-A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `log.storage`.
+A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `engine.log.storage_access`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import shield_until_done
 
 if TYPE_CHECKING:
-    from perstack.audit.comparing import AnchorComparison
+    from perstack.audit.anchor_comparison import AnchorComparison
+    from perstack.audit.anchor_outbox import AnchorSender
+    from perstack.audit.anchors import Anchor
     from perstack.audit.receipts import PublicKey, Signer
-    from perstack.audit.sending import AnchorSender
-    from perstack.audit.targets import Anchor
-    from perstack.audit.verification import Report
+    from perstack.audit.verification_report import Report
     from perstack.trust.agreements import Agreement
 
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"  # a function that makes the report of a Job. Raises NotFound
@@ -93,7 +93,7 @@ class AnchoredTrail:
         return _files(self._named_anchor)
 
     def with_anchor(self, anchor: str) -> AnchoredTrail:
-        """Return an object with another anchor, for comparisons."""
+        """Return a trail with another anchor, for comparisons."""
         return AnchoredTrail(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
@@ -188,7 +188,7 @@ class AnchoredTrail:
         """
         if self._anchor is None:
             return None
-        from perstack.audit.comparing import AnchorComparison
+        from perstack.audit.anchor_comparison import AnchorComparison
 
         return AnchorComparison(self._storage, self._anchor, key, whole=whole)
 
@@ -201,7 +201,7 @@ class AnchoredTrail:
         """
         from perstack.audit.receipt_statements import read_record
         from perstack.audit.receipts import lock_digest, log_hashes, with_receipt
-        from perstack.audit.verification import Finding, Report
+        from perstack.audit.verification_report import Finding, Report
         from perstack.core.base.ids import check_job_id
 
         try:
@@ -212,22 +212,22 @@ class AnchoredTrail:
             raise UsageError("the receipt is a record of a task or of iterations: compare those with the anchor")
         receipt_job_id = check_job_id(record.owner.id)
         if job_id not in (None, receipt_job_id):
-            raise UsageError(f"the receipt is of Job {receipt_job_id}, not of {job_id}: give the one of that Job")
+            raise UsageError(f"the receipt is of Job {receipt_job_id}, not of {job_id}: give that Job's receipt")
         try:
             report = await check(receipt_job_id)
         except NotFound:
-            finding = Finding("", 0, "there is no such Job here, and the receipt says that there was")
+            finding = Finding("", 0, "there is no such Job here, but the receipt says that there was")
             report = Report(receipt_job_id, 0, 0, (finding,))
         logs = await log_hashes(self._storage, record.owner)
         return with_receipt(report, record, key, logs, lock_digest(self._lock))
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _anchor(self) -> Anchor | None:
         if self._named_anchor is None:
             return None
-        from perstack.audit.targets import anchor_of
+        from perstack.audit.anchors import anchor_of
 
         self._check_agreed()
         return anchor_of(self._named_anchor, self._directory, self._env)
@@ -243,7 +243,7 @@ class AnchoredTrail:
         """A new sender each time, because perstack.lock may have changed; None without an anchor."""
         if self._anchor is None:
             return None
-        from perstack.audit.sending import AnchorSender
+        from perstack.audit.anchor_outbox import AnchorSender
 
         return AnchorSender(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 

@@ -11,9 +11,9 @@ from hashlib import sha256
 from pydantic import ValidationError
 
 from perstack.audit.cache_comparison import cache_differences
-from perstack.audit.contradictions import of_result, of_start
-from perstack.audit.redaction import Redaction, redaction_of
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
+from perstack.audit.contradictions import contradictions, result_contradictions, start_contradictions
+from perstack.audit.event_redaction import Redaction, redaction_of
+from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Record
@@ -30,7 +30,6 @@ from perstack.core.runs.events.context import ShrinkResults
 from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.events.tool_calls import CallDelegate, CallTools, FinishToolCall
-from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.redacted_events import parse_remains
 from perstack.core.runs.request_digest import tools_blob
@@ -196,7 +195,7 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         check.add_finding(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
         return
     if check.misfit is not None:
-        words = "what it says cannot be derived from logs that do not read as a whole"
+        words = "not compared, because parts of the logs cannot be read"
         check.add_unchecked("summary", "", 1, f"job.json: {words}")
         check.add_unchecked("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
@@ -216,7 +215,7 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
     for checkpoint_id, data in checkpoints.items():
         file = check.checkpoints.get(checkpoint_id)
         if file is None:
-            check.add_finding("", 0, f"checkpoint {checkpoint_id} is of no event in these logs")
+            check.add_finding("", 0, f"checkpoint {checkpoint_id} belongs to no event in these logs")
         else:
             _compare(check, f"checkpoint {checkpoint_id}", file.run_id, data, file)
 
@@ -228,7 +227,7 @@ def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Rec
         for words in cache_differences(data, expected.to_json()):
             check.add_finding(run_id, 0, f"{name} {words}")
     except ValueError:
-        check.add_finding(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
+        check.add_finding(run_id, 0, f"{name} cannot be parsed; delete it: its content is in the log")
 
 
 def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
@@ -239,9 +238,9 @@ def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
         return JobSummary.model_validate_json(data)
     except ValidationError:
         if check.unsealed:
-            check.add_unchecked("summary", "", 1, "job.json is of another shape; nothing is taken from it")
+            check.add_unchecked("summary", "", 1, "job.json has another format; it is not compared")
         else:
-            check.add_finding("", 0, "job.json does not read; delete it: what it says is in the logs")
+            check.add_finding("", 0, "job.json cannot be parsed; delete it: its content is in the logs")
         return None
 
 
@@ -308,7 +307,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     if not check.redactions:
         for run_id, seq, words in check.doubtful:
             check.add_finding(run_id, seq, words)
-    _report_unvouched(check)
+    _report_uncovered(check)
     await _check_blobs(check, storage)
     await check_caches(check, storage, summary, checkpoints)
     return check.report()
@@ -354,7 +353,7 @@ def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
     if log.damage is not None:
         check.add_finding(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
-        words = f"a newer version has written what this one cannot read ({len(log.unknown)} of {len(log.lines)} events)"
+        words = f"a newer version wrote what this one cannot read ({len(log.unknown)} of {len(log.lines)} events)"
         check.add_unchecked("content", ref.run_id, len(log.unknown), words)
     writer = check.unsealed.get(ref.run_id)
     if writer is not None:
@@ -440,10 +439,10 @@ def _check_redaction(check: JobCheck, ref: RunRef, redaction: RedactEvent, lines
         problem = f"it redacts {redaction.event_id}, which is not an earlier event of this log"
         check.add_finding(ref.run_id, redaction_seq, problem)
     elif parse_remains(redaction) is None:
-        problem = "it puts something in the place of an event that a redaction does not leave"
+        problem = "it replaces an event with something that is not what a redaction leaves"
         check.add_finding(ref.run_id, redaction_seq, problem)
     elif not lines[seq - 1].startswith(b'{"type":"%b","id":"%b","redacted":' % (_ids_of(redaction))):
-        words = f"the redaction of event {seq} was decided on and not carried out: its content is there still"
+        words = f"the redaction of event {seq} was recorded but not carried out: its content is still there"
         check.add_finding(ref.run_id, redaction_seq, f"{words}; redact it again")
 
 
@@ -460,7 +459,7 @@ def _check_relations(check: JobCheck) -> None:
         if by is not None and run_id not in check.unsealed:
             caller = check.called_delegates.get(run_id)
             if caller is None or (caller[0], caller[2]) != (by.run_id, by.tool_call_id):
-                check.add_finding(run_id, 1, f"it says that {by.run_id} started it, and the log of that Run does not")
+                check.add_finding(run_id, 1, f"it says that {by.run_id} started it, but the log of that Run does not")
         if base is not None and base.run_id not in check.starts:
             check.add_finding(run_id, 1, f"it continues from {base.run_id}, which has no log")
     anchored = {run_id for run_id, _ in check.anchors}
@@ -468,13 +467,13 @@ def _check_relations(check: JobCheck) -> None:
         # a delegate that could not be set up has a result, but no log, and its result names no head
         is_over = (parent, call_id) in check.answered
         if run_id not in check.heads and run_id not in anchored and not is_over:
-            words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
+            words = f"{parent}, event {seq}, decided on it, but it has no log: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
     named_runs = check.heads.keys() | check.called_delegates.keys() | anchored
     for number in _numbers_below(number_of_run(run_id) for run_id in check.heads):
         run_id = run_id_of(check.job_id, number)
         if run_id not in named_runs:
-            words = "no log names it, and it has none: it never began, or the log was removed"
+            words = "no log names it, and it has no log: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
 
 
@@ -485,14 +484,16 @@ def _check_delegates(check: JobCheck) -> None:
             chains = check.chains[parent.id]
             in_force = max((seq for seq, _ in chains if seq <= called_at), default=0)
             since = [chain for seq, chain in chains if seq >= in_force]
-            for repetition in of_start(delegate, delegation, parent, since):
+            for repetition in start_contradictions(delegate, delegation, parent, since):
                 check.add_contradiction(run_id, 1, delegate.start.type, repetition)
     for run_id, seq, event in check.results:
         delegate_head = event.delegate
         delegate = None if delegate_head is None else check.states_at.get((delegate_head.run_id, delegate_head.seq))
         if delegate is not None and run_id not in check.unsealed:
             shown = text_of(event.contents)
-            for repetition in of_result(event.tool_name, shown, event.report, delegate, is_error=event.is_error):
+            for repetition in result_contradictions(
+                event.tool_name, shown, event.report, delegate, is_error=event.is_error
+            ):
                 check.add_contradiction(run_id, seq, event.type, repetition)
 
 
@@ -506,12 +507,12 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
         yield from range(block_of(block).start, highest)
 
 
-def _report_unvouched(check: JobCheck) -> None:
+def _report_uncovered(check: JobCheck) -> None:
     """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, chain in check.heads.items():
         covered = max((anchor.seq for anchored_id, anchor in check.anchors if anchored_id == run_id), default=0)
         if run_id not in check.unsealed and len(chain) > covered:
-            words = "no head kept elsewhere is of these: a cut, or a log rewritten from there on, would not be seen"
+            words = "no head kept elsewhere covers these: nobody would notice if they were cut off or rewritten"
             check.add_unchecked("heads", run_id, len(chain) - covered, words)
 
 
@@ -590,5 +591,5 @@ async def _check_removed(check: JobCheck, storage: Storage) -> None:
             continue
         with suppress(UsageError, StorageError):
             await storage.blob(check.job_id, name)
-            words = f"the redaction was not carried out to its end: the blob {name} is there still; redact it again"
+            words = f"the redaction was not completed: the blob {name} is still there; redact it again"
             check.add_finding(run_id, seq, words)

@@ -24,7 +24,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage_access import JobBlobs
-from perstack.engine.plugins.providers import OpenProvider
+from perstack.engine.plugins.providers_and_prices import OpenProvider
 from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,
@@ -51,7 +51,7 @@ class Summarizer:
     instruction: str = INSTRUCTION
     reasoning_budget: ReasoningBudget | None = None
     expert_key: str = ""  # the key of the Expert that the policy names; "" without one
-    is_own: bool = True  # True for the Run's own model, for which its fallback models may take over
+    is_own: bool = True  # True for the Run's own model, which its fallback models may replace
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ def _summarizer_of(run_drive: RunDrive) -> Summarizer | ErrorInfo:
 
 
 async def make_room(run_drive: RunDrive, command: Shrink | Compact) -> None:
-    """Shrink old results or summarize history, and record it, or that no budget allows it."""
+    """Shrink old results or summarize history, and record it; stop the Run if no budget allows a summary."""
     if isinstance(command, Shrink):
         await _shrink(run_drive.session, command, run_drive.drive.blobs)
     else:
@@ -149,7 +149,7 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
 
 
 async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
-    """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
+    """Return the summary, or the error; None if the Run has stopped, or its next model is asked instead."""
     session, prices = run_drive.session, run_drive.drive.prices
     text = transcript(session.run, command, window)
     request = GenerationRequest(

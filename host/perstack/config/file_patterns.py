@@ -16,17 +16,17 @@ _WILDCARD = re.compile(r"[*?[]")
 
 
 class TooMuch(ValueError):
-    """Pattern that matches or examines more than any project has."""
+    """Error of a pattern that examines more names than any project has; the message is a predicate."""
 
 
 class SearchBudget:
-    """Number of names of files and folders that searches may still read."""
+    """Number of names of files and folders that searches may still examine."""
 
     def __init__(self) -> None:
         self.remaining = MAX_EXAMINED_NAMES
 
     def limit_of(self, parts: tuple[str, ...]) -> int:
-        """Return the number for a pattern: few if it leads out of its folder, where a whole disk may be."""
+        """Return the limit of one pattern: a low one if it leads out of its folder, where a whole disk may be."""
         is_outside = parts[:1] == ("/",) or ".." in parts
         return min(self.remaining, MAX_EXAMINED_OUTSIDE) if is_outside else self.remaining
 
@@ -88,7 +88,7 @@ class _PatternSearch:
         return names
 
     def _is_inner_link(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether a link leads to a folder below the first one; a pattern follows no other."""
+        """Return whether a link leads to a folder inside the searched one; a pattern follows no other link."""
         if not entry.is_symlink():
             return False
         target = Path(os.path.realpath(entry.path))

@@ -7,8 +7,8 @@ it: the grant has its digest, or perstack.lock has exactly this definition. Tool
 
 A grant of a program holds only while each file that its rule names has a content that the grant was given for. These
 are exactly the files that no Expert may write because of the grant (`perstack.engine.context.protection`, whose
-`RunFiles` reads their contents). So what an Expert does to other files never makes a grant ask again, and a change of
-these was made by somebody else.
+`RunFiles` reads their contents). So an Expert cannot make a person be asked again: a change of these files was
+made by somebody else.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from perstack.system.user import user_directory
 
 _MAX_BYTES = 1 << 20
 _MAX_GRANTS = 1_000
-_MAX_CONTENTS = 20  # contents of one file that a grant keeps, the latest
+_MAX_CONTENTS = 20  # maximum contents of one file that a grant keeps, the latest ones
 
 
 class ProjectGrant(Record):
-    """Approved rule of a project."""
+    """A rule that a person has approved for a project."""
 
     rule: str
     by: By
     granted_at: int  # milliseconds since 1970
-    # digests of the definitions that it was given for, by skill and tool; empty: what perstack.lock has
+    # digests of the definitions that it was given for, by skill and tool; empty for the definitions in perstack.lock
     pins: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
     # digests of the contents that it was given for, by the path of each file from the workspace
     files: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
 
     def holds_for(self, skill: str, tool: str, definition: str, *, is_locked: bool) -> bool:
-        """Return whether the grant was given for this definition of a tool; an empty one is the host's own.
+        """Return whether the grant was given for this definition of a tool; it is empty for tools of the host.
 
         `is_locked`: perstack.lock has exactly this definition.
         """
@@ -54,7 +54,7 @@ class ProjectGrant(Record):
         return not definition or (is_locked if pinned is None else pinned == definition)
 
     def changed_files(self, contents: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the files whose content is none that the grant was given for, of all that its rule names."""
+        """Return the files that the rule names with contents that the grant was not given for."""
         return tuple(path for path, content in contents.items() if content not in self.files.get(path, ()))
 
 
@@ -67,7 +67,7 @@ class ProjectGrants:
     """Grants of the project in one folder: one file, readable only by the user."""
 
     def __init__(self, folder: Path, path: Path | None = None) -> None:
-        """Use the user's state directory, or `path`. Reads nothing."""
+        """`path`: the folder of the files of grants; None for the user's state directory. Reads nothing."""
         self._folder = str(folder)
         self._state_folder = path
 
@@ -101,8 +101,8 @@ class ProjectGrants:
     ) -> None:
         """Add a grant for tools with these definitions and files with these contents.
 
-        A grant of an equal rule gets them in addition. Without `pins` a grant holds for tools of the host, and for
-        locked tools of perstack.lock. Raises StorageError.
+        They are added to an earlier grant of an equal rule. Without `pins` a grant holds for tools of the host, and for
+        tools that perstack.lock has. Raises StorageError.
         """
 
         def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
@@ -121,10 +121,10 @@ class ProjectGrants:
 
         self._change(added)
 
-    def revoke(self, is_meant: Callable[[ProjectGrant], bool]) -> tuple[ProjectGrant, ...]:
-        """Remove grants and return the removed ones. Raises StorageError."""
-        before = self._change(lambda grants: tuple(grant for grant in grants if not is_meant(grant)))
-        return tuple(filter(is_meant, before))
+    def revoke(self, is_revoked: Callable[[ProjectGrant], bool]) -> tuple[ProjectGrant, ...]:
+        """Remove the grants for which `is_revoked` returns True, and return them. Raises StorageError."""
+        before = self._change(lambda grants: tuple(grant for grant in grants if not is_revoked(grant)))
+        return tuple(filter(is_revoked, before))
 
     @property
     def _path(self) -> Path:
@@ -134,7 +134,7 @@ class ProjectGrants:
     def _change(
         self, change: Callable[[tuple[ProjectGrant, ...]], tuple[ProjectGrant, ...]]
     ) -> tuple[ProjectGrant, ...]:
-        """Replace the grants by what `change` makes of them, and return those before. Raises StorageError."""
+        """Replace the grants by the result of `change`, and return the previous ones. Raises StorageError."""
         path = self._path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -145,5 +145,5 @@ class ProjectGrants:
                     content = _Grants(folder=self._folder, grants=after).to_json()
                     replace_private_file(Path(path.name), content, folder)
         except OSError as error:
-            raise StorageError(f"grants cannot be kept in {path.parent}: {error.strerror}") from error
+            raise StorageError(f"grants cannot be stored in {path.parent}: {error.strerror}") from error
         return before

@@ -14,14 +14,14 @@ from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
 TRUST_VARIABLE = "PERSTACK_TRUST"
-"""Environment variable with absolute paths, separated as in PATH: of definition files that are trusted, or of their
-folders, and of projects or state folders whose state is."""
-_OWN_SCHEMES = ("file", "sqlite")  # addresses of storages that are paths
+"""Environment variable with absolute paths, separated as in PATH: trusted definition files or their folders, and
+projects or state folders whose state is trusted."""
+_OWN_SCHEMES = ("file", "sqlite")  # schemes of storage addresses that are paths
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectPlace:
-    """Folder in which a project was searched, and its definition file."""
+    """Folder in which a project was looked for, and its definition file."""
 
     folder: Path  # absolute current folder, or the folder named in its place
     config: Path | None  # definition file; None without one
@@ -52,12 +52,12 @@ def workspace_folder(project: Project, named: str | Path, folder: str | Path = "
 
 
 def folder_contains(folder: Path, path: str) -> bool:
-    """Return whether a path, or the address of a file, relative to a folder stays in it, also through links."""
+    """Return whether a path or an address, relative to a folder, stays in the folder, also through links."""
     scheme, colon, rest = path.partition(":")
     is_address = bool(colon) and scheme in (*_OWN_SCHEMES, "memory")
     if colon and not is_address and not path.startswith("/"):
         return False
-    # the key may mean a path, or an address: a name that looks like an address must stay in the folder as both
+    # a value that looks like an address may still be meant as a path: both must stay in the folder
     names = [path, rest] if is_address and scheme in _OWN_SCHEMES else [path]
     try:
         real = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
@@ -67,9 +67,9 @@ def folder_contains(folder: Path, path: str) -> bool:
     return all(Path(name).is_relative_to(top) for name in real)
 
 
-def folder_of(project: Project, otherwise: Path) -> Path:
-    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
-    return otherwise if project.path is None else Path(project.path).parent.resolve()
+def folder_of(project: Project, default: Path) -> Path:
+    """Return the folder that agreements belong to: the definition file's, or `default` without a file."""
+    return default if project.path is None else Path(project.path).parent.resolve()
 
 
 def find_config(start: Path) -> Path | None:
@@ -90,7 +90,7 @@ def _nearest_config(start: Path) -> Path | None:
 
 
 def is_named(config: Path) -> bool:
-    """Return whether the process's own PERSTACK_TRUST names this definition file, or its folder: it is trusted then."""
+    """Return whether PERSTACK_TRUST of this process names the definition file or its folder, which trusts it."""
     config = _real_path(config)
     return not {config, config.parent}.isdisjoint(_named_paths())
 
@@ -119,7 +119,7 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
 
     It must belong to the user, root or one of `owners`, in a folder that nobody else can write, as git requires since
     CVE-2022-24765. A world-writable folder never qualifies, even with the sticky bit, as /tmp has it. `option` is the
-    one by which a person may name the file.
+    option with which a person can name the file.
     """
     if not hasattr(os, "geteuid") or is_named(path):
         return
@@ -133,7 +133,7 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
         owners_of_folders = {folder.stat().st_uid for folder in folders}
         is_open = any(map(_is_writable_by_others, folders))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be looked at: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be examined: {error.strerror}") from error
     if not file_owners <= ours:
         raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
     if not owners_of_folders <= ours or is_open:
@@ -186,7 +186,7 @@ def check_workspace(project: Project, workspace: Path) -> None:
     """Raise UsageError if the workspace does not exist."""
     if not workspace.is_dir():
         subject = f"workspace in {project.path}" if project.folder == str(workspace) else "workspace"
-        raise UsageError(f"{subject}: there is no directory {workspace}; make it, or name another one")
+        raise UsageError(f"{subject}: there is no directory {workspace}; create it, or name another one")
 
 
 # Templates of new projects: folders of files, in each a perstack.toml with a placeholder for the model.

@@ -1,4 +1,4 @@
-"""Resolve model, provider and limits of one Run: options before Expert's keys before the file's before defaults."""
+"""Resolve model, provider and limits of one Run, in this order: options, Expert's keys, the file's keys, defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from posixpath import basename
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic.alias_generators import to_snake
 
@@ -35,12 +35,15 @@ from perstack.core.definitions.settings import (
     ProviderSetting,
     ReasoningBudget,
     SharedKeys,
+    intern_record,
     lower_budget,
 )
-from perstack.core.runs.events import StartRun
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from perstack.core.runs.start import StartRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +52,16 @@ class Candidates:
 
     models: tuple[ModelChoice, ...]
     is_of_provider: bool  # True if names without a provider are models of the chosen provider
-    takes_others: bool  # True if names with another provider count too. False if the caller asked for a provider
-    tier: ModelTier | None = None  # without models: the provider's model for this tier
+    takes_others: bool  # True if names with another provider count too; False if the caller named a provider
+    tier: ModelTier | None = None  # if `models` is empty, the provider's model for this tier counts
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
-    """Settings of a Run from options and definitions; settings that nobody chose stay open."""
+    """Settings of a Run from options and definitions; settings that nobody chose are empty."""
 
     models: tuple[Candidates, ...] = ()  # candidates, the nearest first; empty for the provider's default model
-    provider: ProviderSetting | None = None  # name of the provider; None for the first usable one
+    provider: ProviderSetting | None = None  # setting of the provider; None for the first usable provider
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -67,7 +70,7 @@ NO_OVERRIDES = Overrides()
 
 
 def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
-    """Return the caller's settings; those left open keep the choice recorded when the Run started."""
+    """Return the caller's settings, completed by the choices that were recorded when the Run started."""
     limits = start.limits
     recorded: dict[str, Any] = {
         **dict(limits),
@@ -123,17 +126,19 @@ def resolve_settings(
     after its own model and before the file's; `[models]` may name a tier's model, before the provider's own.
     """
     provider = resolve_provider(project, expert, overrides)
+    provider = None if provider is None else intern_record(provider)
     levels = (overrides, expert, project)
     merged = merge_levels(*levels)
     max_steps = merged.max_steps
     if max_steps is not None and all(level.max_steps is None for level in levels):
         max_steps += steps_before
     budget = overrides.budget_over(lower_budget(expert.budget, project.budget))
+    limits = Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged)))
     return ChosenSettings(
         models=_models(project, expert, provider, overrides),
         provider=provider,
         reasoning_budget=merged.reasoning_budget,
-        limits=Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged))),
+        limits=intern_record(limits),
     )
 
 
@@ -141,13 +146,13 @@ def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_
     """Return the sandbox policy of this Expert's programs; None if nothing sets one."""
     if overrides.runtime is None and expert.runtime is None and project.runtime is None and project.sandbox is None:
         return None
-    # a runtime that the caller names must exist; only names in files have the original's aliases
+    # a runtime that the caller names must exist; aliases of the original Perstack count only in files
     runtime = overrides.runtime or runtime_of(expert.runtime, project.runtime)
     return policy_of(runtime, project.sandbox)
 
 
 def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
-    """Return the rule sets of the project and of the Expert, if any. The caller adds those above."""
+    """Return the rule sets of the project and of the Expert, if any. Rules of parent Runs are not included."""
     sets: list[RuleSet] = []
     name = basename(project.path) if project.path else "perstack.toml"
     recorded = project.recorded_permissions
@@ -175,7 +180,7 @@ def exec_grant_of(
 
 
 def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
-    """Return what lets `exec` run every program without a question; empty if nothing does."""
+    """Return the reason why `exec` runs every program without a question; empty if it does not."""
     if overrides.open:
         return "as an option says"
     table = project.permissions
@@ -211,7 +216,7 @@ def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -
 
 
 def masks_secrets(project: Project, expert: Expert, *starts: StartRun | None) -> bool:
-    """Return True if a new Run masks secrets: by its definition, or because a Run in `held` (parent, base) does."""
+    """Return True if a new Run masks secrets: by its definition, or because its parent or base (in `starts`) does."""
     masks = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
     return bool(masks) or any(start is not None and start.mask_secrets for start in starts)
 
@@ -234,7 +239,7 @@ def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> 
 
 
 def provider_setting(project: Project, expert: Expert, name: str) -> ProviderSetting:
-    """Return the nearest `[provider]` of that name; one without settings if there is none."""
+    """Return the nearest `[provider]` of that name; without one, a setting that only names the provider."""
     return resolve_provider(project, expert, Overrides(provider=name)) or ProviderSetting(provider_name=name)
 
 

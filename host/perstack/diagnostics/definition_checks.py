@@ -64,11 +64,11 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
             _report_unknown_provider(setting, at, report, plugins)
     for skill, at, report in _skills(definition):
         if isinstance(skill, AgentSkill) and agreement.missing(items_of_skill(skill, spell(at), agreement.own)):
-            report.warn(at, f"{skill.path} is not looked at: it is in another folder, and nobody has agreed to that")
+            report.warn(at, f"{skill.path} is not checked: it is in another folder, which nobody has agreed to")
             continue
         _check_skill(skill, at, report, plugins)
         if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
-            _warn_of_lacks(skill, at, report, env)
+            _warn_of_missing(skill, at, report, env)
     _check_models(definition, plugins, env)
     for key in definition.drafts:
         await _check_provider_tools(definition, key, plugins, env)
@@ -217,11 +217,11 @@ def _check_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[str
 
 
 def _other_vendors(model: str, setting: ProviderSetting, plugins: Plugins, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the vendors that publish this model, if the setting is of a vendor that does not, at its own address."""
+    """Return the vendors that publish this model; none if the setting may lead to a proxy, which may have any model."""
     name = setting.provider_name
     variables = (variable for variable, value in env.items() if value and variable.startswith(f"{name.upper()}_"))
     if setting.setting or any("URL" in variable or "ENDPOINT" in variable for variable in variables):
-        return ()  # a proxy may have models of every vendor
+        return ()
     vendors = (each for each in plugins.providers.values() if each.is_vendor and each.prices is not None)
     return tuple(
         each.name for each in vendors if each.prices and model in (known.name for known in each.prices.models())
@@ -229,7 +229,7 @@ def _other_vendors(model: str, setting: ProviderSetting, plugins: Plugins, env: 
 
 
 def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -> list[str]:
-    """Return the published models of a provider, by default the configured one up; of all, if none is."""
+    """Return the published models of a provider; without a name, of the default one, or of all if none is set up."""
     default = plugins.default_provider(env)
     provider_name = provider or (None if default is None else default.name)
     prices = (factory.prices for factory in plugins.providers.values() if provider_name in (None, factory.name))
@@ -271,7 +271,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
             _check_choice(skill, at, report, [spec.name for spec in specs])
 
 
-def _warn_of_lacks(skill: McpStdioSkill, at: KeyPath, report: Reporter, env: Mapping[str, str]) -> None:
+def _warn_of_missing(skill: McpStdioSkill, at: KeyPath, report: Reporter, env: Mapping[str, str]) -> None:
     """Warn of a program and of variables that are not here; they may be where the Expert runs."""
     if which(skill.command, path=env.get("PATH")) is None and "/" not in skill.command:
         report.warn((*at, "command"), f"there is no program `{skill.command}` in PATH")

@@ -21,7 +21,7 @@ from perstack.core.definitions.settings import RECORDED
 from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider
 from perstack.iterations.programs import command_sandbox
@@ -77,17 +77,17 @@ async def run_program(setup: HostSetup, expert: Expert, argv: Sequence[str]) -> 
 
     Raises UsageError if it cannot be started, and the errors of `HostSetup.check_sandbox`.
     """
-    async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert.key) as ground:
-        env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
+    async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert.key) as sandbox:
+        env = {**inherit_variables(setup.env.without_stored, sandbox.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:
-            process = await await_start(asyncio.create_task(ground.runtime.start(program)))
+            process = await await_start(asyncio.create_task(sandbox.runtime.start(program)))
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error
         async with end_with_block(process):
             status = await process.wait()
-        return ProgramExit(status, ground.runtime.ending(process))
+        return ProgramExit(status, sandbox.runtime.ending(process))
 
 
 # Providers and their models.
@@ -150,7 +150,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         problem = str(error)
     except TimeoutError:
         problem = f"gave no list of models in {_MODEL_LIST_TIMEOUT_S:.0f} s"
-    credential = await _of_provider(factory, env, lambda provider: provider.credential) if is_configured else ""
+    credential = await _read_from_provider(factory, env, lambda provider: provider.credential) if is_configured else ""
     return ProviderState(
         name=factory.name,
         is_configured=is_configured,
@@ -219,9 +219,7 @@ def _extras() -> Iterator[DoctorFinding]:
         missing = [name for name in packages if not _is_installed(name)]
         about = f"extra {extra}"
         if missing:
-            yield DoctorFinding(
-                about, "missing", f"not there: {', '.join(missing)}", f"pip install 'perstack[{extra}]'"
-            )
+            yield DoctorFinding(about, "missing", f"missing: {', '.join(missing)}", f"pip install 'perstack[{extra}]'")
         else:
             yield DoctorFinding(about, "ok", ", ".join(f"{name} {metadata.version(name)}" for name in packages))
 
@@ -245,7 +243,7 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
             yield DoctorFinding(about, "ok", f"{'the default' if state.is_default else 'ready'}{model}{key}")
         elif state.is_default:
             yield DoctorFinding(
-                about, "problem", "perstack.toml names it, and it is not set up", state.how_to_configure
+                about, "problem", "perstack.toml names it, but it is not set up", state.how_to_configure
             )
         else:
             yield DoctorFinding(about, "missing", "not set up", state.how_to_configure)
@@ -263,8 +261,8 @@ async def _endpoints(setup: HostSetup) -> tuple[DoctorFinding, ...]:
     default_env = {name: value for name, value in setup.env.items() if not _names_address(name)}
     findings = list[DoctorFinding]()
     for factory in setup.plugins.providers.values():
-        address = await _of_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None
-        if address is not None and address != await _of_provider(factory, default_env, _base_url):
+        address = await _read_from_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None
+        if address is not None and address != await _read_from_provider(factory, default_env, _base_url):
             problem = await _problem_of_connection(address)
             about, text = f"endpoint of {factory.name}", masked_words(address)
             if problem is None:
@@ -275,10 +273,10 @@ async def _endpoints(setup: HostSetup) -> tuple[DoctorFinding, ...]:
     return tuple(findings)
 
 
-async def _of_provider(
+async def _read_from_provider(
     factory: ProviderFactory, env: Mapping[str, str], read: Callable[[HttpProvider], str]
 ) -> str | None:
-    """Return what `read` does for a provider of an endpoint; None for others, or if the environment is not enough."""
+    """Return `read` of the provider; None if it has no HTTP endpoint, or cannot be created from the environment."""
     try:
         provider = factory.create(ProviderConfig({}, env))
     except PerstackError:
@@ -321,7 +319,7 @@ def _state_finding(path: Path) -> DoctorFinding:
     text = f"{path}, {free / 1e9:.1f} GB free"
     if not os.access(folder, os.W_OK | os.X_OK):
         remedy = f"let {_user()} write to {folder}, or name another place as the storage"
-        return DoctorFinding("state", "problem", f"{text}, not to be written to", remedy)
+        return DoctorFinding("state", "problem", f"{text}, not writable", remedy)
     if free < _MIN_FREE_BYTES:
         return DoctorFinding("state", "problem", text, "make room on that disk, or remove old Jobs")
     return DoctorFinding("state", "ok", text)

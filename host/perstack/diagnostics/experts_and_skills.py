@@ -10,11 +10,9 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
-from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.plugins.job_skills import check_agreed
 from perstack.errors import UsageError
-from perstack.lockfile.lock import Lock, LockedFolder, lock_path, read_lock
 from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from perstack.diagnostics.doctor import DoctorFinding, ProgramExit, ProviderState, RuntimeState
     from perstack.diagnostics.install import Installed, InstallStep, OnInstall
     from perstack.diagnostics.prompt_preview import OfferedTools, PromptPreview
+    from perstack.lockfile.lock import LockedFolder
 
 
 class Experts:
@@ -179,12 +178,13 @@ class Skills:
         """
         from perstack.agent_skills.library import read_to_lock
         from perstack.diagnostics.install import Installed, ask_skills
-        from perstack.lockfile.lock import path_in_lock
+        from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
+        from perstack.lockfile.lock import Lock, lock_path, path_in_lock, read_lock
 
         setup = self._source.setup
         setup.agreement.check_definition()
         if setup.project.path is None:
-            raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
+            raise UsageError("there is no perstack.toml, so perstack.lock has no place")
         path = lock_path(setup.project.path)
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
         experts = with_delegates(setup.project, keys)

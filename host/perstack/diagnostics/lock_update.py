@@ -27,7 +27,7 @@ def digest_of_expert(expert: Expert) -> str:
 
 
 def lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[str, ...]:
-    """Return lines about what a new lock agrees to and the old one did not: of each skill that was locked before.
+    """Return lines about the new and changed tools and instructions of each skill that the old lock has, too.
 
     A tool that is gone needs no agreement. A skill that was not locked is agreed to with its definition.
     """
@@ -70,7 +70,7 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 
 def merge_locks(old_lock: Lock, new_lock: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
-    """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
+    """Return the new lock with the old entries whose declarations are unchanged. `folders`: declared Agent Skills."""
     by_key = {expert.key: expert for expert in experts}
     declared = {digest_of_skill(skill) for expert in by_key.values() for skill in with_tools(expert.skills)}
     fresh = {skill.digest for skill in new_lock.skills}

@@ -22,7 +22,7 @@ from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.job_skills import JobSkills
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import Prices, RunSettings
+from perstack.engine.plugins.providers_and_prices import Prices, RunSettings
 from perstack.engine.plugins.tool_catalogue import OfferedTool, delegate_infos, delegate_tools
 from perstack.errors import PerstackError
 from perstack.next_steps import Note
@@ -46,7 +46,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
     """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
-    def note(event: Event, _: bytes) -> None:
+    def collect_problem(event: Event, _: bytes) -> None:
         if isinstance(event, SkillDisconnected) and event.reason:
             problems.append(event.note or Note(event.reason))
 
@@ -59,7 +59,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
     skills = JobSkills(
         setup.plugins.skills,
         context,
-        Emitter((), note),
+        Emitter((), collect_problem),
         tool_lock,
         runtimes=setup.runtimes(context.job_id),
         agreement=setup.agreement,

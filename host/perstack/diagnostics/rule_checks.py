@@ -1,6 +1,6 @@
 """Warn of permission rules that can never match, never decide, or cover less than they seem to.
 
-A rule without effect misleads. Each check returns what is wrong with one rule, as the end of a sentence that begins
+A rule without effect misleads. Each check returns the problem of one rule, as the end of a sentence that begins
 with the rule; `warn_of_rules` reports it with file and line.
 """
 
@@ -24,7 +24,7 @@ from perstack.recordings.recorded_calls import host_skills, known_tools
 from perstack.toml_reader.definition_file import DefinitionFile
 from perstack.toml_reader.source import Reporter
 
-_SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
+_SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, which takes precedence"
 _LISTS = ("deny", "ask", "allow")
 
 
@@ -71,7 +71,7 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
         for index, text in enumerate(rules):
             denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
             rule = read_rule(text)
-            problem = _problem(rule, reach) or _shadow(text, denied)
+            problem = _problem(rule, reach) or _deny_that_covers(text, denied)
             if problem is None:
                 problem = (
                     _problem_of_allow(rule, reach)
@@ -111,7 +111,7 @@ def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
         names = sorted({spec.name for spec in known_specs})
         return f"never matches: there is no such tool{suggestion(rule.tool.text, names)}"
     if not judged:
-        return "never matches: no rule holds for the loop's own tools and for questions to a person"
+        return "never matches: no rule applies to the loop's own tools or to questions to a person"
     return _problem_of_arguments(rule, judged)
 
 
@@ -127,9 +127,7 @@ def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
     tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name)]
     if rule.skill is None and rule.group is None and reach.host_skills.isdisjoint(spec.skill_name for spec in tools):
         skill = next((spec.skill_name for spec in tools), "SKILL")
-        return (
-            f"never matches: a rule without a skill allows tools of the base skill alone; write `{skill}/{rule.text}`"
-        )
+        return f"never matches: a rule without a skill allows only tools of the base skill; write `{skill}/{rule.text}`"
     runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
     if rule.bare is None or not runs_program:
         return None
@@ -148,13 +146,13 @@ def _problem_of_refusal(rule: PermissionRule, reach: _Reach, otherwise: Decision
     tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name) and spec.skill_name in reach.host_skills]
     runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
     if runs_program and rule.bare is not None and has_options(rule.bare.text):
-        return "never matches: options in braces have a meaning in allow alone"
+        return "never matches: options in braces have a meaning only in allow"
     written = {name for spec in tools if spec.subject is not None for name in spec.subject.writes}
     if rule.group is not None or not written or not rule.tool.is_literal or otherwise != "allow":
         return None
     path = rule.bare or next((glob for name, glob in rule.named if name in written), None)
     others = "other file tools may still change it; for all write"
-    return None if path is None else f"holds for {rule.tool.text} alone: {others} `write({path.text})`"
+    return None if path is None else f"applies only to {rule.tool.text}: {others} `write({path.text})`"
 
 
 def _specs(reach: _Reach) -> list[ToolSpec]:
@@ -179,11 +177,11 @@ def _properties(spec: ToolSpec) -> Iterator[str]:
         yield from properties
 
 
-def _shadow(text: str, denied: Sequence[str]) -> str | None:
+def _deny_that_covers(text: str, denied: Sequence[str]) -> str | None:
     rule = read_rule(text)
     for other in denied:
         if other == text or _covers(read_rule(other), rule):
-            return f"never decides anything: `{other}` in deny holds for all that it names"
+            return f"never decides anything: `{other}` in deny covers all that it names"
     return None
 
 

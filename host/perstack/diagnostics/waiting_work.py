@@ -37,15 +37,15 @@ _E = TypeVar("_E")
 
 
 async def waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:
-    """Return the lines of the page: what acts on this state would run, or a line that it is nothing.
+    """Return the lines of the page: what would run from this state, or a line that says nothing would.
 
-    With `owners`, of these alone; each of their kinds of logs is named.
+    With `owners`, only of these, each with a line even if nothing of it would run.
     """
     lines = [f"{storage.location}:"]
     try:
         async for line in _lines(storage) if owners is None else _lines_of(storage, owners):
             lines.append(f"  {line}")
-    except StorageError as error:  # of a list: what it does not show cannot be found to be run either
+    except StorageError as error:  # of a list: what it does not show cannot be found to be run, either
         lines.append(f"  cannot be read: {_ascii(error.message)}")
     return lines if len(lines) > 1 else [*lines, "  nothing waits there"]
 
@@ -53,15 +53,15 @@ async def waiting_work(storage: Storage, owners: Collection[Owner] | None = None
 async def _lines(storage: Storage) -> AsyncIterator[str]:
     ended = 0
     for job_id in await job_ids(storage):
-        lines = await _of_job(storage, job_id)
+        lines = await _job_lines(storage, job_id)
         ended += not lines
         for line in lines:
             yield line
     if ended:
-        yield f"Jobs that are completed, of which nothing runs: {ended}"
+        yield f"completed Jobs, of which nothing runs: {ended}"
     for kind in _READERS:
         for owner_id in await job_ids(space_of(storage, kind)):
-            for line in await _of_owner(storage, Owner(kind, owner_id)):
+            for line in await _owner_lines(storage, Owner(kind, owner_id)):
                 yield line
     async for line in _unsent(storage):
         yield line
@@ -69,7 +69,7 @@ async def _lines(storage: Storage) -> AsyncIterator[str]:
 
 async def _lines_of(storage: Storage, owners: Collection[Owner]) -> AsyncIterator[str]:
     for owner in owners:
-        lines = await (_of_job(storage, owner.id) if owner.kind == "job" else _of_owner(storage, owner))
+        lines = await (_job_lines(storage, owner.id) if owner.kind == "job" else _owner_lines(storage, owner))
         for line in lines or [
             f"{OWNER_KINDS[owner.kind].singular} {owner.id}: it is completed, and nothing of it runs"
         ]:
@@ -83,18 +83,18 @@ async def _unsent(storage: Storage) -> AsyncIterator[str]:
             yield f"records of the heads of {len(unsent)} {kind.plural} to send to the project's anchor"
 
 
-async def _of_job(storage: Storage, job_id: str) -> list[str]:
+async def _job_lines(storage: Storage, job_id: str) -> list[str]:
     try:
         job = await load_job(storage, job_id)
         waiting = [run for run in job.runs.values() if run.status != "completed" or _grants(run)]
-        lines = [line for run in waiting for line in _of_run(run)]
+        lines = [line for run in waiting for line in _run_lines(run)]
         for run in waiting if job.closed is None else ():
             posted = await Mailboxes(storage).waiting(run) if run is job.coordinator or not run.is_coordinator else ()
             lines += [f"  {_ascii(str(text.by))} tells {run.id}: {_ascii(text.text)}" for text in posted if text.text]
         for digest in dict.fromkeys(run.queued_definition for run in waiting if run.queued_definition):
-            lines += _of_definition(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))
+            lines += _definition_lines(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))
     except (PerstackError, ValueError, LookupError) as error:
-        return [f"Job {job_id}: cannot be read, and is not driven before it can: {_ascii(str(error))}"]
+        return [f"Job {job_id}: cannot be read, and is not driven until it can: {_ascii(str(error))}"]
     return lines
 
 
@@ -103,7 +103,7 @@ def _grants(run: Run) -> bool:
     return bool(run.widenings or run.standing_approvals) or run.start.exec_grant == "open"
 
 
-def _of_run(run: Run) -> Iterator[str]:
+def _run_lines(run: Run) -> Iterator[str]:
     start = run.start
     yield f"Run {run.id} ({run.status}): Expert {_ascii(start.expert_key)} on {_ascii(run.active_model)}"
     if run.phase is Phase.REPLIED:
@@ -118,7 +118,7 @@ def _of_run(run: Run) -> Iterator[str]:
         yield f"  rules of {_ascii(rules.source)}: {_model(rules.permissions)}"
     for permission in (*run.widenings, *run.standing_approvals):
         yield f"  approved for the Job: {_model(permission)}"
-    yield from _of_experts((start.expert,))
+    yield from _experts_lines((start.expert,))
 
 
 _GRANTS = {
@@ -133,27 +133,27 @@ def _sandbox(policy: SandboxPolicy | None) -> str:
     return "no sandbox" if policy is None else f"the sandbox {_model(policy)}"
 
 
-def _of_definition(title: str, data: bytes) -> Iterator[str]:
+def _definition_lines(title: str, data: bytes) -> Iterator[str]:
     try:
         definition = SeriesDefinition.model_validate_json(data)
     except ValidationError:  # a newer field: show what cannot be read as it is
         yield f"{title}: {_ascii(data.decode('utf-8', 'replace'))}"
         return
     yield title
-    yield from _of_recorded(definition)
+    yield from _recorded_lines(definition)
 
 
-def _of_recorded(definition: SeriesDefinition) -> Iterator[str]:
+def _recorded_lines(definition: SeriesDefinition) -> Iterator[str]:
     for name in ("sandbox", "permissions"):
         value = getattr(definition, name)
         if value is not None:
             yield f"  {name}: {_model(value)}"
     if definition.chosen.open:
         yield "  programs: without a question"
-    yield from _of_experts(definition.experts)
+    yield from _experts_lines(definition.experts)
 
 
-def _of_experts(experts: Iterable[Expert]) -> Iterator[str]:
+def _experts_lines(experts: Iterable[Expert]) -> Iterator[str]:
     for expert in experts:
         for skill in expert.skills:
             if isinstance(skill, AgentSkill) or not is_base_skill(skill):
@@ -164,7 +164,7 @@ def _of_experts(experts: Iterable[Expert]) -> Iterator[str]:
             yield f"  evaluator of {_ascii(expert.key)}: {_model(expert.iterate)}"
 
 
-def _of_task(task: TaskState) -> Iterator[str]:
+def _task_lines(task: TaskState) -> Iterator[str]:
     if task.status == "completed" or task.archived_at is not None:
         return
     yield f"task {task.task_id} ({task.status}){f': agent {_ascii(task.agent_id)}' if task.agent_id else ''}"
@@ -172,16 +172,16 @@ def _of_task(task: TaskState) -> Iterator[str]:
         yield f"  runs: {_json(list(task.waiting_for.command))}"
 
 
-def _of_series(series: SeriesState) -> Iterator[str]:
+def _series_lines(series: SeriesState) -> Iterator[str]:
     if series.status == "completed":
         return
     yield f"iterations {series.id} ({series.status}): Expert {_ascii(series.expert_key)}"
     yield f"  evaluator: {_model(series.settings)}"
     if series.definition is not None:
-        yield from _of_recorded(series.definition)
+        yield from _recorded_lines(series.definition)
 
 
-def _of_schedule(schedule_state: ScheduleState) -> Iterator[str]:
+def _schedule_lines(schedule_state: ScheduleState) -> Iterator[str]:
     yield f"schedule {schedule_state.name}: its past occurrences"
 
 
@@ -198,18 +198,18 @@ def _reader(
 
 
 _READERS: Mapping[OwnerKind, Callable[[Iterable[bytes]], list[str]]] = {
-    "task": _reader(parse_task_event, evolve_task, _of_task),
-    "iterations": _reader(parse_series_event, evolve_series, _of_series),
-    "schedule": _reader(parse_schedule_event, evolve_schedule, _of_schedule),
+    "task": _reader(parse_task_event, evolve_task, _task_lines),
+    "iterations": _reader(parse_series_event, evolve_series, _series_lines),
+    "schedule": _reader(parse_schedule_event, evolve_schedule, _schedule_lines),
 }
 
 
-async def _of_owner(storage: Storage, owner: Owner) -> list[str]:
+async def _owner_lines(storage: Storage, owner: Owner) -> list[str]:
     try:
         return _READERS[owner.kind](await space_of(storage, owner.kind).read(log_of(owner.id)))
     except (PerstackError, ValueError, LookupError) as error:
         title = f"{OWNER_KINDS[owner.kind].singular} {owner.id}"
-        return [f"{title}: cannot be read, and nothing is done to it before it can: {_ascii(str(error))}"]
+        return [f"{title}: cannot be read, and nothing is done to it until it can: {_ascii(str(error))}"]
 
 
 def _json(value: JsonValue) -> str:

@@ -138,4 +138,4 @@ PLACE_BY_MODEL: Mapping[type[Record], str] = {
     ExpertTest: "in [[experts.NAME.tests]]",
     Expected: "in `expect` of [[experts.NAME.tests]]",
 }
-"""Places of the tables, for messages about their keys in other places."""
+"""Places of the tables, for messages about their keys in the wrong place."""

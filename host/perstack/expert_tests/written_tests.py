@@ -48,7 +48,7 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
         new_tests = []
     if len(new_tests) != len(old_tests) + 1:
         raise UsageError(
-            f"{path}: no test can follow what is there for Expert `{expert}`: write the Expert as [experts.{expert}],"
+            f"{path}: no test can be added to Expert `{expert}`: write the Expert as [experts.{expert}],"
             f" and its tests as [[experts.{expert}.tests]]"
         )
     return old + (gap + addition).encode()
@@ -159,7 +159,7 @@ def _header(draft: Draft) -> str:
 
 
 class NoTests(UsageError):
-    """Nothing to run: an error, so that scripts that run tests notice it."""
+    """Raised if there is no test to run, so that scripts that run tests notice it."""
 
     exit_code = 1
 

@@ -53,8 +53,8 @@ class IndexEntries:
     """
 
     name = "its entry"
-    shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
-    anew = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
+    shorter = "its log has {found} events, but its entry says it had {had}: put it back from a copy"
+    rewritten = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
 
     def __init__(self, keys: frozenset[str]) -> None:
         """Accept summaries that have all of these `keys`."""
@@ -89,8 +89,8 @@ class SummaryFiles:
     """Summaries in job.json."""
 
     name = "job.json"
-    shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
-    anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
+    shorter = "the log has {found} events, but job.json says it had {had}: put it back from a copy"
+    rewritten = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
     async def read(self, storage: Storage, owner_id: str) -> StoredSummary:
         return StoredSummary(await storage.summary(owner_id))
@@ -140,10 +140,10 @@ class IndexedLogFormat(Generic[S, E, M]):
         try:
             event = self.parse(sealed.payload)
         except ValidationError as error:
-            reason = "no event that this version knows: a newer one has written it"
+            reason = "not an event that this version knows: a newer one wrote it"
             raise UnknownEvent(ref, self.name(ref), seq, reason) from error
         if self.owner(event) != ref.job_id:
-            raise InvalidEvent(ref, self.name(ref), seq, "its id does not say this place, so it was not written here")
+            raise InvalidEvent(ref, self.name(ref), seq, "its id names another place, so it was not written here")
         return event
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
@@ -222,7 +222,7 @@ class IndexedLog(Generic[S, E, M]):
             return self.shorter(owner_id, len(lines), expected)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
-        words = self._definition.store.anew
+        words = self._definition.store.rewritten
         return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {words}", readable=0)
 
     def _not_found(self, owner_id: str) -> NotFound:

@@ -1,7 +1,7 @@
 """Library for providers that reach models over HTTP.
 
 A provider plugin has its own settings (`EndpointSettings`), a codec of pure functions, and a subclass of `HttpProvider`
-that connects them. Everything else is here, because it must be equal for all: limits, errors, and the care for keys.
+that connects them. Everything else is here, because all must share it: limits, errors, and the protection of keys.
 
 provider.py           registration with the host; connections that are opened by the first request
 endpoint.py           address, credentials and settings, checked before anything is sent
@@ -11,6 +11,6 @@ client.py             POST requests and the events of their replies, with limits
 errors.py             each failure as a ProviderError: status, the endpoint's own message, whether to retry
 
 A key must reach no other endpoint and no log: `endpoint.choose_base_url` refuses an address that only a workspace's
-`.env` sets, and `client` removes `Endpoint.secrets` from errors. A new header with a credential needs nothing more; one
-without belongs in `endpoint._PUBLIC_HEADERS`.
+`.env` sets, and `client` removes `Endpoint.secrets` from errors. A new header with a credential needs nothing more; a
+header without one belongs in `endpoint._PUBLIC_HEADERS`.
 """

@@ -1,4 +1,4 @@
-"""Messages as an endpoint takes them: with substitutes of images and documents, and without refused thinking."""
+"""Adapt messages to an endpoint: substitute images and documents, and leave out refused thinking."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def digest_of_thought(part: ReplyPart) -> str:
 
 
 def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
-    """Return the names of what replies have of thinking and signatures, without what is left out already."""
+    """Return the digests of the thinking and signatures in replies, without those that `known` leaves out already."""
     if _omits_any_thinking(known):
         return ()
     omitted = {digest for item in known for digest in item.thoughts}
@@ -51,7 +51,7 @@ def _has_thought(part: ReplyPart) -> bool:
 
 
 def of_messages(adaptations: Adaptations) -> Adaptations:
-    """Return the adaptations that change messages in a way that no wire format matters for."""
+    """Return the adaptations of messages that are the same for every wire format."""
     return tuple(item for item in adaptations if item.part in ("media", "thinking"))
 
 

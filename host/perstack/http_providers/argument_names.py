@@ -2,7 +2,7 @@
 
 A server may name an argument `$filter`, `uids[]` or in any alphabet. Formats that check names refuse the whole request
 for one of them. So the model sees a legal name, calls are mapped back before they leave the provider, and calls in the
-history are mapped forth again, so that the model sees what it wrote.
+history are mapped to the legal name again, so that the model sees what it wrote.
 
 One name has one substitute within a tool, and no substitute is the name of another argument of the tool. A name is
 replaced only where the schema declares or requires it: equal keys of free-form data inside the arguments stay.
@@ -43,7 +43,7 @@ class NameRule:
         return re.fullmatch(f"[{self.first}][{self.rest}]{{0,{self.max_chars - 1}}}", name) is not None
 
     def nearest(self, name: str, taken: Collection[str], default: str) -> str:
-        """Return an accepted name that is not taken, as near to `name` as possible; `default` if nothing remains."""
+        """Return an accepted, free name that is similar to `name`, or to `default` if no character is accepted."""
         letters = "".join(
             char for char in unicodedata.normalize("NFKD", name[:1000]) if not unicodedata.combining(char)
         )
@@ -84,7 +84,7 @@ class ArgumentNames:
         return self._rename_keys(value, [schema], to_wire=True) if is_changed else value
 
     def from_wire(self, args: JsonObject) -> JsonObject:
-        """Return the arguments of a model's call under the tool's names. A name that is the tool's already is kept."""
+        """Return the arguments of a model's call under the tool's names. Names that are the tool's own are kept."""
         return self._rename_all(args, to_wire=False)
 
     def _rename_all(self, args: JsonObject, *, to_wire: bool) -> JsonObject:
@@ -110,14 +110,14 @@ class ArgumentNames:
         return renamed
 
     def _new_name(self, declared: frozenset[str], *, to_wire: bool) -> Callable[[str], str | None]:
-        def forth(key: str) -> str | None:
+        def wire_name(key: str) -> str | None:
             return self._by_name.get(key) if key in declared else None
 
-        def back(key: str) -> str | None:
+        def own_name(key: str) -> str | None:
             name = self._by_substitute.get(key)
             return name if name in declared else None
 
-        return forth if to_wire else back
+        return wire_name if to_wire else own_name
 
     def _declared(self, schemas: list[JsonValue]) -> _Declared:
         key = tuple(map(id, schemas))

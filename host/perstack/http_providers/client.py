@@ -20,17 +20,17 @@ from perstack.http_providers.replies import OnData, ReplyProgress
 
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
-_END_GRACE_S = 2.0  # for token counts and an end mark after the end of a reply
-_KEEP_ALIVE_S = 60.0  # of an idle connection: tools often take longer than httpx's default of 5 s
+_END_GRACE_S = 2.0  # seconds to wait for token counts and an end mark after the end of a reply
+_KEEP_ALIVE_S = 60.0  # for an idle connection: tools often take longer than httpx's default of 5 s
 _MAX_ERROR_BYTES = 1 << 20  # some servers echo the request in an error
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 ReadEvents = Callable[[AsyncIterable[bytes]], AsyncGenerator[str]]
-"""Function that splits a response's body into the data of its events; the empty string says that one is coming."""
+"""Function that splits a body into the data of its events; the empty string means that an event is still arriving."""
 
 
 class StreamClient:
-    """Keeps connections to one endpoint. Several Runs may generate at once."""
+    """Connections to one endpoint. Several Runs may generate at once."""
 
     def __init__(self, endpoint: Endpoint, read_events: ReadEvents = server_sent_events) -> None:
         """Connect to nothing yet."""
@@ -90,7 +90,7 @@ class StreamClient:
 
 
 def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
-    """Return the error without our secrets, in case the endpoint has echoed them."""
+    """Return the error without the endpoint's secrets, which a server may have echoed."""
     message = str(error)
     for secret in endpoint.secrets:
         message = message.replace(secret, "[redacted]")
@@ -100,11 +100,11 @@ def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
 async def receive(
     response: httpx.Response, on_data: OnData, read_events: ReadEvents, silences: tuple[float, float]
 ) -> None:
-    """Pass on a response's events until `on_data` returns LAST, or nothing more is to be expected.
+    """Pass on a response's events until `on_data` returns LAST, or the stream ends.
 
     `silences`: the maximum seconds before the reply begins, and within it. Raises ProviderError if it is too large or
-    too silent. Only what `on_data` calls progress breaks a silence: pings and comments may continue for ever. After a
-    reply has FINISHED, silence, a broken connection and what is not in the format are its end.
+    too silent. Only what `on_data` calls progress ends a silence, since pings and comments may continue for ever. After
+    a reply has FINISHED, silence, a broken connection and unreadable data end it without an error.
     """
     before, within = silences
     has_begun = is_finished = False
@@ -132,10 +132,9 @@ async def receive(
 
 
 class _Silence:
-    """Limit of the time without progress. It is awaited for each piece of the body: most pieces have several events."""
+    """Limit of the time without progress, checked for each piece of the body: most pieces have several events."""
 
     def __init__(self, seconds: float) -> None:
-        """Start the time."""
         self._now = asyncio.get_running_loop().time
         self.restart(seconds)
 
@@ -204,14 +203,14 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
         return ProviderError(message, name="Certificate")
     match error:
         case httpx.ConnectTimeout() | httpx.ConnectError():
-            message = f"no connection to {url}{_usual_port(url)}: {_cause_of(error) or detail}"
+            message = f"no connection to {url}{_default_port_note(url)}: {_cause_of(error) or detail}"
             return ProviderError(message, name="ConnectError", is_retryable=True)
         case httpx.TimeoutException():
-            return ProviderError(f"{url} fell silent: {detail}", name="Timeout", is_retryable=True)
+            return ProviderError(f"no answer from {url} in time: {detail}", name="Timeout", is_retryable=True)
         case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
             return ProviderError(f"the request to {url} cannot be sent: {detail}", name="BadRequest")
         case httpx.ProxyError():
-            return ProviderError(f"the proxy on the way to {url}: {detail}", name="ProxyError", is_retryable=True)
+            return ProviderError(f"the proxy for {url} failed: {detail}", name="ProxyError", is_retryable=True)
         case _:
             return stream_interrupted(detail)
 
@@ -226,11 +225,11 @@ def _cause_of(error: BaseException) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number).lower()
-    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""  # of a host's name
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""  # of a failed name lookup
 
 
-def _usual_port(url: str) -> str:
-    """Return a remark with the port of an address that names none; empty for others."""
+def _default_port_note(url: str) -> str:
+    """Return a note with the default port for an address without a port; empty for others."""
     address = httpx.URL(url)
     return "" if address.port else f" (port {443 if address.scheme == 'https' else 80})"
 

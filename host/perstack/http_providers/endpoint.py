@@ -38,7 +38,7 @@ class EndpointSettings(Record, extra="forbid"):
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    structured_output: bool | None = None  # True: send the schema; None: if the model is known to take it
+    structured_output: bool | None = None  # True: send the schema; None: if the model is known to support it
     read_timeout: int = Field(default=300_000, ge=1)  # milliseconds of silence before a reply begins
     stall_timeout: int | None = Field(default=None, ge=1)  # milliseconds of silence within a reply
 
@@ -48,7 +48,7 @@ class EndpointSettings(Record, extra="forbid"):
         return self.read_timeout / 1000, (self.stall_timeout or usual) / 1000
 
     def reply_settings(self) -> JsonObject:
-        """Return the settings that change replies, as far as they are set."""
+        """Return the settings that change replies and are not at their defaults."""
         return self.model_dump(mode="json", by_alias=True, include=set(self.CHANGE_REPLIES), exclude_defaults=True)
 
     @field_validator("headers")
@@ -56,7 +56,7 @@ class EndpointSettings(Record, extra="forbid"):
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
-                raise ValueError(f"header {name!r} holds characters that no header can: keep to ASCII on one line")
+                raise ValueError(f"header {name!r} has characters that no header can have: use ASCII, on one line")
         return headers
 
 
@@ -95,7 +95,7 @@ class Endpoint:
         return replace(self, headers={**additional, **self.headers}) if additional else self
 
     def url(self, path: str) -> str:
-        """Return the address of one method. If the base URL ends with the start of `path`, it is not repeated."""
+        """Return the address of a method. The first segment of `path` is not repeated if the base URL ends with it."""
         first = "/" + path.split("/")[1]
         if self.base_url.endswith(first) and path.count("/") > 1:
             return self.base_url + path[len(first) :]
@@ -141,12 +141,12 @@ def choose_base_url(
     Raises DefinitionError or UsageError for an invalid address.
     """
     if settings.base_url is not None:
-        problem = _wrong_with(settings.base_url, allow_plain)
+        problem = _problem_of_url(settings.base_url, allow_plain)
         if problem:
             raise DefinitionError((Problem(problem, "perstack.toml", key="provider.setting.baseUrl"),))
         return settings.base_url.rstrip("/")
     url = env.get(variable) or default
-    problem = _wrong_with(url, allow_plain)
+    problem = _problem_of_url(url, allow_plain)
     if problem:
         raise UsageError(f"{variable}: {problem}")
     return url.rstrip("/")
@@ -167,7 +167,7 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _wrong_with(url: str, allow_plain: bool) -> str | None:
+def _problem_of_url(url: str, allow_plain: bool) -> str | None:
     try:
         parts = urlsplit(url)
         has_port = parts.port is None or parts.port > 0

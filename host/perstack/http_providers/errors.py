@@ -73,7 +73,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
         body=_without_echoed_input(text),
     )
-    if status >= 500 and explanation and error.name != "ContextOverflow":  # the words may be from a proxy
+    if status >= 500 and explanation and error.name != "ContextOverflow":  # the message may be a proxy's
         return with_message(error, f"{error.message} (HTTP {status} from {urlsplit(url).netloc or url})")
     return error
 
@@ -133,7 +133,7 @@ def with_message(error: ProviderError, message: str) -> ProviderError:
 
 
 def refused_credential(error: ProviderError, provider: str, credential: str) -> ProviderError:
-    """Return the error with provider and credential, if the endpoint refused that; otherwise the error.
+    """Return the error with provider and credential named, if the endpoint refused the credential; else the error.
 
     `credential` says what it is and where it is set; it is empty if that is not known.
     """
@@ -149,7 +149,7 @@ def refused_credential(error: ProviderError, provider: str, credential: str) -> 
 
 def stream_interrupted(detail: str) -> ProviderError:
     """Return the error for a reply that ended early; nothing of it is kept."""
-    return ProviderError(f"the reply broke off before its end: {detail}", name="CutStream", is_retryable=True)
+    return ProviderError(f"the reply ended before it was complete: {detail}", name="CutStream", is_retryable=True)
 
 
 def bad_response(detail: str, *, retryable: bool) -> ProviderError:
@@ -198,20 +198,20 @@ def _read_should_retry(headers: Mapping[str, str]) -> bool | None:
 
 
 def error_message_in(body: bytes) -> str:
-    """Return the endpoint's own message in an error's body; of a web page its title. Empty if there is none."""
+    """Return the endpoint's own message in an error's body; for a web page its title. Empty if there is none."""
     text = body.decode("utf-8", "replace").strip()
     if text.startswith("<"):
-        return _words_of_page(text)
+        return _text_of_page(text)
     try:
         document: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         is_cut_document = text.startswith(("{", "["))  # too long to be read whole, so most of it echoes the request
         return _shorten(text, _MAX_PAGE_CHARS if is_cut_document else _MAX_MESSAGE_CHARS)
-    return _shorten(_words_in(document) or _without_echoed_input(text))
+    return _shorten(_message_in(document) or _without_echoed_input(text))
 
 
 def _without_echoed_input(text: str) -> str:
-    """Return an answer without the `input` beside each `loc`, in which pydantic's servers echo parts of the request."""
+    """Return an answer without the `input` beside each `loc`, where pydantic's servers echo parts of the request."""
     if '"loc"' not in text:
         return text
     try:
@@ -236,7 +236,7 @@ _HIDDEN_OR_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>?",
 _MAX_PAGE_CHARS = 200
 
 
-def _words_of_page(page: str) -> str:
+def _text_of_page(page: str) -> str:
     """Return one line without tags: the title of a page, the message of an XML document, or the first words."""
     titles = (_without_tags(match[2]) for match in _PAGE_TITLE.finditer(page))
     words = next((title for title in titles if title), "") or _without_tags(page)
@@ -249,13 +249,13 @@ def _without_tags(markup: str) -> str:
     return one_line(unescape(_HIDDEN_OR_TAG.sub(" ", markup)))
 
 
-def _words_in(document: JsonValue) -> str:
+def _message_in(document: JsonValue) -> str:
     if isinstance(document, str):
         return document
     if isinstance(document, list):
-        return next((message for message in map(_words_in, document) if message), "")
+        return next((message for message in map(_message_in, document) if message), "")
     if isinstance(document, dict):
-        return next((message for key in _MESSAGE_KEYS if (message := _words_in(document.get(key)))), "")
+        return next((message for key in _MESSAGE_KEYS if (message := _message_in(document.get(key)))), "")
     return ""
 
 

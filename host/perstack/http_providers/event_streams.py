@@ -30,7 +30,7 @@ _MAY_BE_FIELD = re.compile(r"[A-Za-z_-]*:|(data|event)\Z")
 _BETWEEN = re.compile(r"[\s,\[\]]*(?:(?:data|event):[^{\[]*)?")  # what may precede a document among others
 _DECODER = json.JSONDecoder()
 _MAX_PING_CHARS = 1_000
-_MAX_TEXT_BYTES = 65_536  # of a page or text in place of a reply
+_MAX_TEXT_BYTES = 65_536  # maximum bytes that are kept of a page or text in place of a reply
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _STATUS = re.compile(r"\b([45]\d\d)\b")
@@ -92,12 +92,12 @@ class _Events:
 
     @property
     def is_inside(self) -> bool:
-        """True if a good part of an event has come, more than a ping has."""
+        """True if more of an event has arrived than a ping contains."""
         is_data = bool(self._data) or (bool(self._line) and self._line[0].startswith("data"))
         return is_data and sum(map(len, (*self._data, *self._line))) > _MAX_PING_CHARS
 
     def feed(self, text: str) -> Iterator[str]:
-        """Yield the data of the events that are whole now."""
+        """Yield the data of the events that are complete now."""
         if not text:
             return
         if self._has_return:
@@ -116,7 +116,7 @@ class _Events:
             self._line.append(rest)
 
     def end(self) -> Iterator[str]:
-        """Yield the data of an event that only the body's end has ended, and text that is left."""
+        """Yield the data of an event that the end of the body completes, and remaining text."""
         yield from self._take("".join(self._line))
         stray = "\n".join(self._stray).strip()
         yield from self._take("")
@@ -147,7 +147,7 @@ class _Events:
 
 
 def _add_event_name(data: str, name: str) -> str:
-    """Return data completed by the name of its event, for servers that tell an error or a type by the name alone."""
+    """Return data with the name of its event, for servers that report an error or a type by the name alone."""
     is_error = name == "error"
     if not is_error and (name in ("", "message") or '"type"' in data or data.strip() == END_MARK):
         return data
@@ -170,10 +170,10 @@ class _Documents:
     def __init__(self) -> None:
         self._rest: list[str] = []
         self._size = 0
-        self._next_size = 0  # characters at which it is worth parsing again, so that long documents are parsed seldom
+        self._next_size = 0  # characters before the next attempt to parse, so that long documents are parsed seldom
 
     def feed(self, text: str) -> Iterator[str]:
-        """Yield the documents that are whole now."""
+        """Yield the documents that are complete now."""
         self._rest.append(text)
         self._size += len(text)
         if self._size >= self._next_size and text.rstrip().endswith(("}", "]")):
@@ -181,7 +181,7 @@ class _Documents:
             self._next_size = self._size if self._size < _MAX_TEXT_BYTES else self._size * 5 // 4
 
     def end(self) -> Iterator[str]:
-        """Yield the other documents, and what is left as it is."""
+        """Yield the remaining documents, and then the remaining text unchanged."""
         yield from self._take()
         rest = "".join(self._rest).strip()
         if rest:
@@ -218,12 +218,10 @@ class _PlainText:
         self._text = ""
 
     def feed(self, text: str) -> Iterator[str]:
-        """Keep the beginning of the text."""
         self._text += text[: _MAX_TEXT_BYTES - len(self._text)]
         return iter(())
 
     def end(self) -> Iterator[str]:
-        """Raise the error."""
         raise _page_error(self._text) if self._is_page else _text_error(self._text)
 
 

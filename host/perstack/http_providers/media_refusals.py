@@ -1,11 +1,11 @@
 """Find the image or document that an endpoint refuses, and write the text that is sent in its place.
 
-Endpoints tell it by a path in the request (`messages.2.content.0.tool_result.content.1.image.source.base64: …`,
+Endpoints name it by a path in the request (`messages.2.content.0.tool_result.content.1.image.source.base64: …`,
 `input[4].output[1].image_url`, `contents[3].parts[0].inline_data`), by its kind alone («Could not process image»), or
 not at all. A path is followed in the body as it was sent, whose base64 data lead back to the medium: so nothing here
-knows how a codec arranges its messages. Without a path it is the newest medium of that kind, since the earlier ones
-have been accepted; if that was not it, all that have come with it; then all of the kind. So three refusals are the most
-that one bad medium causes.
+knows how a codec arranges its messages. Without a path, the newest medium of that kind is replaced, since the earlier
+ones were accepted; after another refusal, all that came with it; then all of the kind. So one bad medium causes at most
+three refusals.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _MIN_BASE64_CHARS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
-    """A medium of a request: the original in the history, and what was sent of it."""
+class _SentMedium:
+    """A medium of a request: the original in the history, and the blob that was sent for it."""
 
     original: BlobPart
     sent: BlobPart
@@ -73,14 +73,14 @@ class _Used:
 def named_media(
     request: GenerationRequest, error: ProviderError, body: Mapping[str, JsonValue]
 ) -> tuple[Adaptation, ...]:
-    """Return a text in place of each image or document that a refusal of `body` names; none if it names none."""
+    """Return a replacement text for each image or document that a refusal of `body` names; none if it names none."""
     media = list(_media_of(request.messages, request.adaptations))
     if not media:
         return ()
     words = words_of(error)
     kinds = _of_kind(media, words)
     at_path = _blobs_at(body, words) if kinds else frozenset[str]()
-    refused: Sequence[_Used] = [used for used in kinds if used.sent.sha256 in at_path]
+    refused: Sequence[_SentMedium] = [used for used in kinds if used.sent.sha256 in at_path]
     crowding = () if refused else _crowding_media(media, kinds, request, error)
     if not refused and not crowding and (unseen := _unseen_kinds(kinds, request, error)):
         return unseen
@@ -98,8 +98,8 @@ def named_media(
 
 
 def _crowding_media(
-    media: Sequence[_Used], kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError
-) -> Sequence[_Used]:
+    media: Sequence[_SentMedium], kinds: Sequence[_SentMedium], request: GenerationRequest, error: ProviderError
+) -> Sequence[_SentMedium]:
     """Return the media without which the others may fit the limits of a request."""
     message = words_of(error)
     if error.status_code == 413 and _are_most(media, request):
@@ -112,11 +112,13 @@ def _crowding_media(
     return ()
 
 
-_MAX_UNSEEN = 2  # media of a kind that the endpoint has refused as such, before none of the kind is sent
+_MAX_UNSEEN = 2  # refused media of a kind, after which none of the kind is sent
 
 
-def _unseen_kinds(kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError) -> tuple[Adaptation, ...]:
-    """Return a text in place of all media of a kind that a model has refused again and again, since it sees none."""
+def _unseen_kinds(
+    kinds: Sequence[_SentMedium], request: GenerationRequest, error: ProviderError
+) -> tuple[Adaptation, ...]:
+    """Return one replacement text for all media of a kind that the model has refused repeatedly."""
     if error.name == OVERFLOW or not _says_blind(words_of(error)):
         return ()
     names = dict.fromkeys(ANY_DOCUMENT if used.is_document else ANY_IMAGE for used in kinds)
@@ -129,17 +131,17 @@ def _unseen_kinds(kinds: Sequence[_Used], request: GenerationRequest, error: Pro
 
 
 def _says_blind(words: str) -> bool:
-    """Return whether a text says that a model takes none of a kind, rather than none of a format."""
+    """Return whether a text says that a model takes no media of a kind, and not only that it refuses a format."""
     return _CANNOT_SEE.search(words) is not None and _FORMAT.search(words) is None
 
 
 def _suspected_media(
-    media: Sequence[_Used], kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError
-) -> Sequence[_Used]:
-    """Return the media that a refusal means by their kind, or without any reason."""
+    media: Sequence[_SentMedium], kinds: Sequence[_SentMedium], request: GenerationRequest, error: ProviderError
+) -> Sequence[_SentMedium]:
+    """Return the media that a refusal without a path may mean: by their kind, or new ones if it has no reason."""
     message = words_of(error)
     if error.name == OVERFLOW:
-        return ()  # what is too long is shortened
+        return ()  # compaction shortens a request that is too long
     if kinds and _CANNOT_SEE.search(message):
         return kinds
     if kinds:
@@ -147,7 +149,7 @@ def _suspected_media(
     return [used for used in media if used.is_new] if _UNNAMED.search(message) else ()
 
 
-def _suspects(media: Sequence[_Used], request: GenerationRequest) -> Sequence[_Used]:
+def _suspects(media: Sequence[_SentMedium], request: GenerationRequest) -> Sequence[_SentMedium]:
     """Return the media that may be meant: the newest, or those around it if it was replaced already."""
     new = [used for used in media if used.is_new]
     replaced = {item.name for item in request.adaptations if item.part == "media" and _REFUSED in item.text}
@@ -157,18 +159,18 @@ def _suspects(media: Sequence[_Used], request: GenerationRequest) -> Sequence[_U
     return new or media
 
 
-def _are_most(media: Sequence[_Used], request: GenerationRequest) -> bool:
+def _are_most(media: Sequence[_SentMedium], request: GenerationRequest) -> bool:
     """Return True if media are more than half of a request, so that texts alone cannot make it small."""
     texts = sum(len(message.to_json()) for message in request.messages)
     return sum(used.sent.size * 4 // 3 for used in media) > texts
 
 
-def _of_kind(media: Sequence[_Used], message: str) -> Sequence[_Used]:
+def _of_kind(media: Sequence[_SentMedium], message: str) -> Sequence[_SentMedium]:
     is_document, is_image = _DOCUMENT.search(message) is not None, _IMAGE.search(message) is not None
     return [used for used in media if (is_document if used.is_document else is_image)]
 
 
-def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator[_Used]:
+def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator[_SentMedium]:
     """Yield the media as they were sent, without the ones that were replaced by a text."""
     substitutes = {item.name: item for item in adaptations if item.part == "media"}
     latest = _latest_reply(messages)
@@ -177,7 +179,7 @@ def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator
             substitute = media_adaptation(part, substitutes)
             sent = part if substitute is None else substitute.blob
             if sent is not None and (sent.mime_type == PDF or sent.mime_type.startswith("image/")):
-                yield _Used(part, sent, index > latest)
+                yield _SentMedium(part, sent, index > latest)
 
 
 def _latest_reply(messages: Sequence[Message]) -> int:
@@ -201,7 +203,7 @@ def _reason(message: str) -> str:
     return one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
 
 
-# Data at a place in a request's body.
+# Base64 data at a place in a request's body.
 
 
 def _blobs_at(body: Mapping[str, JsonValue], words: str) -> frozenset[str]:

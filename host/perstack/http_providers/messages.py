@@ -31,6 +31,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.messages.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptations, names_in
+from perstack.core.messages.media import COMMON_IMAGE_TYPES, PDF
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -50,9 +51,7 @@ from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # of every vendor
-
-PDF = "application/pdf"
+IMAGE_TYPES = COMMON_IMAGE_TYPES  # image types that every vendor accepts
 
 NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
 
@@ -71,7 +70,7 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
 
 
 class ProviderToolBlocks:
-    """Reads the parts of a reply in a format where uses of provider tools, and their results, are blocks of their own.
+    """Collects the parts of a reply in a format where uses of provider tools, and their results, are separate blocks.
 
     Blocks that follow each other are kept in the first of their parts, in their order, since they must be sent back as
     they came. A result belongs to the use before it; after a pause, that is in the message before.
@@ -81,7 +80,7 @@ class ProviderToolBlocks:
         """Start before the first block; `vendor` is the key of opaque data."""
         self._vendor = vendor
         self._parts: list[ReplyPart | _Use] = []
-        self._first: _Use | None = None  # the part that holds the blocks in a row
+        self._first: _Use | None = None  # the part that keeps the present row of blocks
         self._waiting: dict[str, _Use] = {}  # uses without a result, by id
 
     def part(self, part: ReplyPart) -> None:
@@ -93,7 +92,7 @@ class ProviderToolBlocks:
         """Add a use of a tool."""
         use = self._waiting[call_id] = self._add(call_id, tool)
         use.args = args
-        self._keep(block)
+        self._keep_block(block)
 
     def result(self, call_id: str, tool: str, lines: Iterable[str], block: JsonObject, *, is_error: bool) -> None:
         """Add the result of a use."""
@@ -101,7 +100,7 @@ class ProviderToolBlocks:
         if use is None or self._first is None:
             use = self._add(call_id, tool)
         use.result, use.is_error = readable_result(lines) or "nothing", is_error
-        self._keep(block)
+        self._keep_block(block)
 
     def parts(self) -> tuple[ReplyPart, ...]:
         """Return the parts of the reply."""
@@ -113,7 +112,7 @@ class ProviderToolBlocks:
         self._first = self._first or use
         return use
 
-    def _keep(self, block: JsonObject) -> None:
+    def _keep_block(self, block: JsonObject) -> None:
         if self._first is not None:
             self._first.blocks.append(block)
 
@@ -145,14 +144,14 @@ def offered_names(request: GenerationRequest) -> frozenset[str]:
 
 
 def own_blocks(part: ProviderToolPart, vendor: str, offered: frozenset[str]) -> list[JsonObject] | None:
-    """Return the blocks that the vendor needs back of a use of its tool; None if it must be told as text."""
+    """Return the blocks of a tool use that the vendor needs back; None if the use must be written as text."""
     own_data = (part.opaque or {}).get(vendor)
     blocks = own_data.get("blocks") if isinstance(own_data, dict) and part.tool_name in offered else None
     return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else None
 
 
 def sent_back(message: ExpertMessage, offered: frozenset[str]) -> frozenset[str]:
-    """Return the tools whose blocks of a reply may be sent back: all, or none if one of them is not offered now.
+    """Return the tools whose blocks may be sent back with a reply: all, or none if one of them is not offered now.
 
     One part may hold the blocks of several uses in a row.
     """
@@ -242,12 +241,12 @@ class MessageEncoder(ABC):
     """One Run's growing list of messages, encoded in one format; kept in the memo of its requests."""
 
     def __init__(self, write: Write) -> None:
-        """Start with no message."""
+        """Start without messages."""
         self._write = write
         self._seen: Sequence[Message] = ()
         self._count = 0
         self._adaptations: Adaptations = ()
-        self._media: set[str] = set()  # originals of the images and documents in encoded messages, by their sha256
+        self._media: set[str] = set()  # sha256 of the original images and documents in encoded messages
 
     def is_continued_by(self, messages: Sequence[Message]) -> bool:
         """Return whether `messages` begin with those already encoded. Takes constant time."""
@@ -366,7 +365,7 @@ def _write_own(write: Write, model: str) -> Write:
 
 
 def signed_by(generation: Generation, model: str) -> Generation:
-    """Return a reply whose signatures name the model that made them: any other model refuses them, the vendor's too."""
+    """Return a reply whose signatures name their model: every other model refuses them, even of the same vendor."""
     contents = tuple(_signed_part(part, model) for part in generation.reply.contents)
     if contents == generation.reply.contents:
         return generation
@@ -400,7 +399,7 @@ def _is_of_other_model(part: ReplyPart, model: str) -> bool:
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
-    """Return the bytes of the blobs that `encoder` lacks for this request."""
+    """Return the bytes of the blobs that `encoder` still needs for this request."""
     adaptations = of_messages(request.adaptations)
     missing = encoder.missing(request.messages)
     messages = [adapted_message(message, adaptations) for message in missing] if adaptations else missing
@@ -424,7 +423,7 @@ REQUIRED_FIELDS = frozenset(
 FIELD_GROUPS = frozenset(
     {"generationConfig", "inferenceConfig", "additionalModelRequestFields", "output_config", "outputConfig"}
 )
-"""Fields that hold others; a refusal is of one of these."""
+"""Fields that contain other fields; a refusal names an inner field."""
 
 MARKS = ("cache_control", "cachePoint")  # marks for a vendor's cache, which may be anywhere in a request
 
@@ -445,7 +444,7 @@ def without_fields(head: JsonObject, refused: frozenset[str], required: frozense
 
 
 def _without_marks(fields: JsonObject, marks: Set[str]) -> JsonObject:
-    """Return the fields without marks of the cache, which the instruction has, in both ways of writing them."""
+    """Return the fields without cache marks in the instruction, in either notation."""
     if not marks or not isinstance(blocks := fields.get("system"), list):
         return fields
     unmarked: list[JsonValue] = [

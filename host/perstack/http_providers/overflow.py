@@ -26,7 +26,7 @@ class Verdict(Enum):
     """The meaning of a refusal for the size of its request."""
 
     OVERFLOW = "overflow"
-    RATE_LIMIT = "rateLimit"  # told with a status that does not mean one
+    RATE_LIMIT = "rateLimit"  # a rate limit with a status that does not mean one
     UNEXPLAINED = "unexplained"  # may be an overflow
     OTHER = "other"
 
@@ -55,7 +55,7 @@ _UNEXPLAINED = frozenset((400, 413, 422, 500))
 
 
 def _any(*rules: str) -> str:
-    """Return a pattern that matches what any of the rules does, in capitals too."""
+    """Return a pattern that matches where any of the rules does, without regard to case."""
     return f"(?i:{'|'.join(rules)})"
 
 
@@ -65,8 +65,8 @@ _RATE = _any(
     r"wait before (?:trying|retrying)",
 )
 _LIMIT_OF_RATE = _any(r"\blimit:? ([\d,]+),(?: used:? [\d,]+,)? requested:? ([\d,]+)")
-"""Groq's and OpenAI's rate limit in tokens. What asks for more than the whole limit never fits."""
-_ELSEWHERE = _any(  # causes other than size and rate
+"""Groq's and OpenAI's rate limit in tokens. A request for more than the whole limit never fits."""
+_OTHER_CAUSES = _any(  # causes other than size and rate
     r"service (?:is )?(?:temporarily )?unavailable|overloaded|(?:at|over|no|insufficient) capacity",
     r"quota|billing|credits?\b|insufficient (?:balance|funds)",
     r"api[ _-]?key|(?:access|auth\w*|bearer|api|security|refresh|id) ?tokens?\b|\bJWT\b|credential|unauthori[sz]ed",
@@ -117,7 +117,7 @@ _WORDS = _any(
     # a count of tokens is too large: Google, Kimi, Cohere, TGI, SiliconFlow
     r"too many (?:input |prompt |total )?tokens|tokens?\b[^\n.;]{0,60}?(?:exceed|limit (?:is|of|reached)|less than)",
     r"exceed\w*[^\n.;]{0,60}?\btokens?\b|token limit exceed|less than \d+ tokens",
-    # how to mend it
+    # advice how to repair it
     r"(?:reduce|shorten) (?:the length|your|the)[^\n.;]{0,20}(?:prompt|message|input|context|conversation)",
     r"shorter (?:prompt|input|message|conversation)",
     # vLLM: what the prompt leaves for the reply
@@ -133,13 +133,13 @@ def verdict(refusal: Refusal, *, has_code: bool = False) -> Verdict:
     if status in _BY_STATUS_ALONE or 300 <= status < 400:
         return Verdict.OTHER
     if re.search(_RATE, text):
-        return Verdict.OVERFLOW if _asks_for_more_than_all(text) else Verdict.RATE_LIMIT
+        return Verdict.OVERFLOW if _exceeds_whole_limit(text) else Verdict.RATE_LIMIT
     if status == 429:
         return Verdict.OTHER
     if has_code or re.search(_CODES, text):
         return Verdict.OVERFLOW
     words = refusal.message[:_MAX_SEARCHED_CHARS]
-    if re.search(_ELSEWHERE, words) or (re.search(_OUTPUT, words) and not _is_of_input(words)):
+    if re.search(_OTHER_CAUSES, words) or (re.search(_OUTPUT, words) and not _is_of_input(words)):
         return Verdict.OTHER
     if re.search(_PART, words):
         return Verdict.OTHER
@@ -148,7 +148,7 @@ def verdict(refusal: Refusal, *, has_code: bool = False) -> Verdict:
     return Verdict.UNEXPLAINED if status in _UNEXPLAINED else Verdict.OTHER
 
 
-def _asks_for_more_than_all(text: str) -> bool:
+def _exceeds_whole_limit(text: str) -> bool:
     match = re.search(_LIMIT_OF_RATE, text)
     return match is not None and _integer(match[2]) > _integer(match[1])
 

@@ -48,9 +48,9 @@ class EndpointProviderFactory(ProviderFactory):
     """Factory of a provider that is configured by environment variables."""
 
     name: str
-    priority: int  # position among configured providers when the user names none; lowest first
+    priority: int  # position among configured providers if the user names none; lowest first
     how_to_configure: str
-    needs: tuple[tuple[str, ...], ...]  # of each group of variables at least one must be set
+    needs: tuple[tuple[str, ...], ...]  # groups of variables, of each of which at least one must be set
     make: Callable[[ProviderConfig], Provider]  # create the provider; must import the rest of the plugin itself
     default_model: str | None = None
     prices: PriceSource | None = None
@@ -105,7 +105,7 @@ class HttpProvider(Provider):
         self._client: StreamClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
-        """Send a request as `StreamClient.post` does. An error about the credential says where that is set."""
+        """Send a request as `StreamClient.post` does. An error about the credential says where to set it."""
         if self._client is None:
             from perstack.http_providers.client import StreamClient
             from perstack.http_providers.event_streams import server_sent_events
@@ -140,7 +140,7 @@ class HttpProvider(Provider):
         return limits_of(self.name, model)
 
     def classified(self, error: ProviderError) -> ProviderError:
-        """Return an error of the endpoint, with another name if its status means something else there."""
+        """Return the endpoint's error, renamed if its status has another meaning at this endpoint."""
         return error
 
     @override
@@ -151,10 +151,11 @@ class HttpProvider(Provider):
 
 def _credential_of(endpoint: Endpoint, env: Mapping[str, str]) -> str:
     """Return a text that names the credential in an endpoint's headers, never its value; empty without one."""
-    name = next((name for name, value in env.items() if value.strip() in endpoint.secrets), None)
+    secrets = endpoint.secrets  # computed at each access
+    name = next((name for name, value in env.items() if value.strip() in secrets), None)
     if name is not None:
         return f"the key in {name}, which is set in {source_of(env, name)}"
-    return "the `headers` of [provider.setting]" if endpoint.secrets else ""
+    return "the `headers` of [provider.setting]" if secrets else ""
 
 
 _IMPORT_LOCK = Lock()  # held to import the library of prices: threads that import it at once can find each other locked
@@ -217,8 +218,8 @@ def _offered_models(source: PublishedPrices) -> Sequence[OfferedModel]:
 def _offered_model(model: ModelInfo, price: PriceList) -> OfferedModel:
     queries = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
     input_price, output_price = (price(model.id, usage)[0] for usage in queries)
-    return OfferedModel(model.id, model.context_window, _of_million(input_price), _of_million(output_price))
+    return OfferedModel(model.id, model.context_window, _price_of_million(input_price), _price_of_million(output_price))
 
 
-def _of_million(price: float | None) -> float | None:
+def _price_of_million(price: float | None) -> float | None:
     return None if price is None else round(price * 1_000_000 / _QUERY_TOKENS, 6)

@@ -2,7 +2,7 @@
 
 `refused_parts` looks for one kind of part after the other, from the most certain: thinking, tools, fields at a path,
 images and documents, fields in a sentence. A part counts only if it is in the very request that was refused, so that a
-name in an error can never bring anything into a log. What leads to no part is the endpoint's own error.
+name in an error can never bring anything into a log. A refusal that names no part stays an error.
 
 Change together: a kind of part with `Adaptation`; `REQUIRED_FIELDS` with `without_fields`, by which each codec writes
 the fields that are left.
@@ -47,7 +47,7 @@ def refused_parts(request: GenerationRequest, error: ProviderError, find_fields:
         return ()
     error = with_message(error, without_echoes(without_addresses(error.message), body))
     if error.name == OVERFLOW:
-        return named_media(request, error, body)  # what is too long is shortened, except for an image that is too large
+        return named_media(request, error, body)  # compaction shortens the request, but cannot make an image smaller
     words = words_of(error)
     places = named_places(words, body)
     return (
@@ -117,7 +117,7 @@ def _is_of_thinking(place: Place, body: JsonObject) -> bool:
 def _refused_tools(
     request: GenerationRequest, words: str, places: Sequence[Place], body: JsonObject
 ) -> tuple[Adaptation, ...]:
-    """Return the named tools with a plainer schema; without that schema, or a tool that has it, if that is refused."""
+    """Return adaptations of the named tools: to the plain schema, or to no tool if the plain schema was refused."""
     names = _own_names(request, body)
     named = dict.fromkeys(name for place in places if (name := _tool_at(place, body)) in names)
     is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
@@ -125,8 +125,10 @@ def _refused_tools(
         named = dict.fromkeys(name for name in names if name not in body and _is_tool_named(name, words))
     plain = names_in(request.adaptations, "tool", "plain")
     own_names = [names[name] for name in named if name is not None]
-    is_no_use = any(name in plain for name in own_names)
-    return tuple(Adaptation(part="tool", form="omitted" if is_no_use else "plain", name=name) for name in own_names)
+    is_plain_refused = any(name in plain for name in own_names)
+    return tuple(
+        Adaptation(part="tool", form="omitted" if is_plain_refused else "plain", name=name) for name in own_names
+    )
 
 
 def _refused_provider_tools(
@@ -147,7 +149,7 @@ def _refused_provider_tools(
 
 
 def _is_provider_tool(entry: JsonValue, words: str) -> bool:
-    """Return True if the text has the name, the type or the key of a listed tool, with or without its version."""
+    """Return whether the text has the name, type or key of a listed tool, with or without its version."""
     if not isinstance(entry, dict):
         return False
     names = [name for key in ("type", "name") if isinstance(name := entry.get(key), str)] or [*entry]
@@ -199,7 +201,7 @@ def _is_tool_named(name: str | None, words: str) -> bool:
 
 
 def fields_at(places: Iterable[Place], body: JsonObject) -> tuple[Adaptation, ...]:
-    """Return the optional fields that are at these places: of a group of fields the inner one."""
+    """Return the optional fields at these places; in a group of fields, the inner field."""
     names = (name for place in places if (name := _field_at(place, body)) is not None)
     return tuple(Adaptation(part="field", form="omitted", name=name) for name in dict.fromkeys(names))
 
@@ -234,7 +236,7 @@ def named_fields(error: ProviderError, *groups: Spellings) -> list[str]:
 
 
 def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) -> Spellings:
-    """Return the fields that the request can do without."""
+    """Return the fields of the request that may be left out, with their spellings."""
     fields: dict[str, list[str]] = {}
     for name, value in body.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
@@ -247,7 +249,7 @@ def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) ->
 
 
 def _names_below(value: JsonValue) -> list[str]:
-    """Return names of several words that a field has or lists; others may mean anything."""
+    """Return the names in a field that consist of several words; a single word may mean anything."""
     if isinstance(value, list):
         names = [name.rpartition(".")[2] for name in value if isinstance(name, str)]
     else:

@@ -1,9 +1,9 @@
-"""Read which places of a request an endpoint's refusal names, and follow them in the body as it was sent.
+"""Find the places of a request that an endpoint's refusal names, by following paths in the body that was sent.
 
 Endpoints name a place by a path (`tools.3.custom.input_schema`, `messages[2].content[0]`, Google's
 `GenerateContentRequest.tools[0].function_declarations[3]`, Bedrock's `toolConfig.tools.3.member.toolSpec`), by a field
 of their answer (`param`, `loc`), or by a quoted name. A path is followed in the request itself, so nothing here knows
-how a codec arranges it, and a place that the request does not have is none.
+how a codec arranges it, and a path that the request does not have counts as no place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def places_in(answer: str) -> str:
 
 
 def words_of(error: ProviderError) -> str:
-    """Return what an endpoint says of a refusal: its message, and the places that its answer names."""
+    """Return the text of a refusal: its message, and the places that the answer names."""
     return f"{error.message}\n{places_in(error.answer)}"
 
 
@@ -46,7 +46,7 @@ def without_addresses(words: str) -> str:
 
 
 def without_echoes(words: str, body: Mapping[str, JsonValue]) -> str:
-    """Return the text without what it quotes from the conversation, in which a person or a tool may write anything.
+    """Return the text without its quotations from the conversation, in which a person or a tool may write anything.
 
     A text that consists of such words alone stays: somebody has quoted that very error before.
     """
@@ -149,7 +149,7 @@ def _key_of(value: JsonValue, step: str, first: int) -> str | int | None:
 
 
 def key_in(value: Mapping[str, JsonValue], step: str) -> str | None:
-    """Return the key of an object that a step names, in the spelling of the body: Google's messages use another."""
+    """Return the key of an object that a step names, in the body's spelling, which Google's messages do not use."""
     plain = _plain(step)
     return next((key for key in value if _plain(key) == plain), None)
 
@@ -173,7 +173,7 @@ def name_parts(name: str) -> list[str]:
 
 
 def is_named(name: str, words: str) -> bool:
-    """Return whether the text names the field: alone if nothing else is called so, else where a field can stand."""
+    """Return whether the text names the field. A single word counts only where a field can stand."""
     parts = name_parts(name)
     if len(parts) > 1:
         spellings = {name, "_".join(parts), " ".join(parts)}

@@ -84,7 +84,7 @@ Count = Annotated[int | None, BeforeValidator(_as_number)]
 
 _T = TypeVar("_T")
 OrNone = Annotated[_T | None, WrapValidator(_valid_or_none)]
-"""Field without which the rest of the event is still good; None if it does not fit."""
+"""Field without which the rest of the event is still valid; None if its value is not."""
 
 
 class Wire(BaseModel):
@@ -123,7 +123,7 @@ def _raise_error_in(document: JsonValue, *, is_unknown: bool = False) -> None:
 
 
 def parsed(text: str) -> JsonValue:
-    """Parse JSON; None if it is none."""
+    """Return the value of a JSON text; None if it is not JSON."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
@@ -184,14 +184,14 @@ class StreamedText:
         return True
 
     def complete(self, text: str) -> None:
-        """Take the whole text, as far as it is longer than its pieces."""
+        """Append the part of the whole text that the pieces do not have."""
         text = whole_characters(text)
         before = "".join(self._pieces)
         if text.startswith(whole_characters(before)) or not before:
             self.add(text[len(whole_characters(before)) :])
 
     def end(self) -> str:
-        """Return the whole text. Shows a half that stays alone."""
+        """Return the whole text, after showing a half that stays alone."""
         half, self._half = self._half, ""
         self._show(half)
         return self.text
@@ -323,7 +323,7 @@ def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
 
 
 _FAILURE = re.compile(r"error|abort|cancel|fail|time_?out|interrupt|insufficient|malformed|overload", re.IGNORECASE)
-"""Finish reasons with which servers say that the reply is not one."""
+"""Finish reasons that report a failure, not the end of a reply."""
 
 
 def check_end(reason: str, known: Iterable[str], parts: Iterable[ReplyPart], *, has_mark: bool, wanted: str) -> None:

@@ -58,7 +58,7 @@ class SchemaDocument:
         return self._closure([schema], lambda part: [self.target(part.get("$ref")), *_members(part, ("allOf",))])
 
     def applicable(self, schemas: Iterable[JsonValue]) -> list[JsonObject]:
-        """Return all parts of the schemas that may describe one value, with those in every branch."""
+        """Return all parts of the schemas that may describe one value, including the parts of every branch."""
         return self._closure(schemas, self._parts)
 
     def _closure(self, schemas: Iterable[JsonValue], parts: _Parts) -> list[JsonObject]:
@@ -88,7 +88,7 @@ class SchemaDocument:
         return self._resources().get(f"#{fragment}")
 
     def _resources(self) -> dict[str, JsonObject]:
-        """Return the subschemas with a name of their own: by `$id`, and by `#` and their anchor."""
+        """Return the subschemas that have a name, by `$id`, or by `#` and their anchor."""
         if self._named is None:
             self._named = {}
             for part in objects(self._schema):
@@ -128,7 +128,7 @@ def declared_properties(schema: JsonObject) -> JsonObject:
 
 
 def required_names(schema: JsonObject) -> list[str]:
-    """Return the names that a schema requires, each once; in draft 3 and sloppy schemas a property says so itself."""
+    """Return the names that a schema requires, each once. In draft 3 and sloppy schemas the property has `required`."""
     required = schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     flagged = (

@@ -44,7 +44,7 @@ class SchemaRules:
     tool_names: NameRule
     keywords: frozenset[str] = ALL_KEYWORDS
     root_keywords: frozenset[str] = ALL_KEYWORDS
-    has_references: bool = True  # False: `$ref` is replaced by what it refers to
+    has_references: bool = True  # False: `$ref` is replaced by its target
     needs_properties: bool = False  # objects below the root must have `properties`, too
     needs_items: bool = False  # arrays must have `items`
     requires_declared: bool = False  # `required` may only name properties that the schema declares next to it

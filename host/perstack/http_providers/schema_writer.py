@@ -1,7 +1,7 @@
 """Write a subschema in the part of JSON Schema that a wire format accepts.
 
-It copies the keywords that draft 2020-12 knows, if their values fit it, and the description tells what a format lacks.
-Less may be demanded than before, never more. Size and depth are bounded, so any schema ends in a schema.
+It copies the keywords that draft 2020-12 knows, if their values fit it; the description has what a format cannot
+express. The result may accept more than the schema, never less. Size and depth are bounded, so this always ends.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from perstack.http_providers.schema_rules import SHAPES, SchemaRules, Shape
 
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 _BOOLEANS = frozenset(("additionalProperties", "unevaluatedProperties", "unevaluatedItems"))  # may be true or false
-_TOLD = frozenset(
+_QUOTED = frozenset(
     (
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "uniqueItems"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "format", "default"),
         *("enum", "const"),
     )
 )
-"""Keywords that are quoted in the description for a format that lacks them."""
+"""Keywords that are quoted in the description if the format does not have them."""
 
 MAX_DEPTH = 32  # levels of subschemas that are written; deeper ones are reduced to their type
 MAX_SUBSCHEMAS = 4_000
@@ -52,8 +52,8 @@ class SchemaWriter:
         self._names = names
         self._rules = rules
         self._left = MAX_SUBSCHEMAS
-        self._targets: list[JsonObject] = []  # of references, each once
-        self._definition_names: dict[int, str] = {}  # of targets, by identity
+        self._targets: list[JsonObject] = []  # targets of references, each once
+        self._definition_names: dict[int, str] = {}  # names of targets, by identity
         self._open: set[int] = set()  # targets that are being written in place of references
 
     def root(self, flat: JsonObject) -> JsonObject:
@@ -96,7 +96,7 @@ class SchemaWriter:
         return f"#/$defs/{self._definition_names[id(target)]}"
 
     def _outline(self, schema: JsonObject) -> JsonObject:
-        """Return a subschema without those in it: its type and description."""
+        """Return a subschema without inner subschemas: its type and description."""
         return self._completed(
             {**self._keyword_of(schema, "type"), **self._keyword_of(schema, "description")}, schema, 1
         )
@@ -114,21 +114,21 @@ class SchemaWriter:
         if "const" in schema and "const" not in accepted:
             schema = {**schema, "enum": [schema["const"]]}
         written: JsonObject = {}
-        told: list[str] = []
+        quoted: list[str] = []
         for keyword, value in schema.items():
             if keyword not in SHAPES:
                 continue
             found = self._value(keyword, value, schema, depth) if keyword in accepted else None
             if found is not None and keyword == "oneOf" and found[0] != value:
-                # written with less, a value could match two of its branches
+                # the branches have lost keywords, so a value could match two of them
                 written.setdefault("anyOf", found[0])
             elif found is not None:
                 written[keyword] = found[0]
-            elif keyword in _TOLD and depth and value not in (None, [], {}):
-                told.append(f"{keyword}: {as_text(value)}")
-        if told:
+            elif keyword in _QUOTED and depth and value not in (None, [], {}):
+                quoted.append(f"{keyword}: {as_text(value)}")
+        if quoted:
             words = written.get("description", "")
-            written["description"] = f"{words} ({', '.join(told)})".strip()
+            written["description"] = f"{words} ({', '.join(quoted)})".strip()
         return self._completed(written, schema, depth)
 
     def _value(self, keyword: str, value: JsonValue, schema: JsonObject, depth: int) -> tuple[JsonValue] | None:
@@ -174,7 +174,7 @@ class SchemaWriter:
         if keyword == "propertyNames" and self._names.changes:
             return None
         written = self._schema(value, depth + 1)
-        # with less in it, a negation or a condition would exclude more
+        # a negation or condition that has lost keywords would exclude more
         return None if keyword in _EXCLUDING and written != value else (written,)
 
     def _branches(self, keyword: str, value: JsonValue, depth: int) -> tuple[JsonValue] | None:
@@ -220,7 +220,7 @@ class SchemaWriter:
         return self._names.data_to_wire(value, schema)
 
     def _completed(self, written: JsonObject, schema: JsonObject, depth: int) -> JsonObject:
-        """Return the keywords with the ones that the format requires next to them."""
+        """Return the keywords, with those added that the format requires."""
         rules, kinds = self._rules, _kinds(written)
         if "patternProperties" in schema and "patternProperties" not in written:
             written.pop("additionalProperties", None)
@@ -238,7 +238,7 @@ class SchemaWriter:
 
 
 _EXCLUDING = frozenset(("not", "if"))
-_ANY_ITEM: JsonObject = {"description": "any JSON value"}  # not `{}`, which some servers take for none
+_ANY_ITEM: JsonObject = {"description": "any JSON value"}  # not `{}`, which some servers treat as missing
 
 
 def as_text(value: JsonValue) -> str:
@@ -307,7 +307,7 @@ _FLAGS = re.compile(r"\(\?[a-zA-Z-]")
 
 
 def _is_pattern(value: str) -> bool:
-    """Return whether a pattern is one for Python too: vendors check patterns against the metaschema with its `re`.
+    """Return whether Python accepts a pattern too: vendors check patterns against the metaschema with its `re`.
 
     Flags are in no pattern of ECMA-262, and with them a class of characters may take a second to compile.
     """

@@ -47,9 +47,9 @@ _NAMES_OF_EVENTS = {"type", "object", "event", "id"}  # an object with one of th
 
 
 def error_in(document: JsonValue, *, is_unknown: bool = False) -> ProviderError | None:
-    """Return the error that an event is, or None.
+    """Return the error that an event reports; None if it reports none.
 
-    `is_unknown`: nothing in the event is of the format, so that words alone are an error.
+    `is_unknown`: the event has no field of the format, so a message alone is an error.
     """
     failure = next(_failures_in(document), None)
     if failure is None and is_unknown and isinstance(document, dict) and not _NAMES_OF_EVENTS & document.keys():
@@ -116,7 +116,7 @@ def stream_error(failure: JsonObject, data: str = "") -> ProviderError:
 
 
 def _words_of(failure: JsonObject, depth: int = 0) -> str:
-    """Return the vendor's own text, with the text of the server behind it if there is one."""
+    """Return the vendor's own message, with the message of the server behind it if there is one."""
     for name in _WORDS:
         value = failure.get(name)
         if isinstance(value, dict) and depth < _MAX_DEPTH:

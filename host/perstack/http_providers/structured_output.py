@@ -75,7 +75,6 @@ class _Narrower:
     """Builds the narrowed schema and counts its parts, since vendors limit their number."""
 
     def __init__(self) -> None:
-        """Start all counts at 0."""
         self._properties = self._optional = self._unions = self._values = 0
 
     def narrow(self, schema: JsonValue, depth: int) -> JsonObject:

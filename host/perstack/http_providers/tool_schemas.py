@@ -4,7 +4,7 @@ Servers send any JSON Schema, in any draft, and endpoints refuse a whole request
 So a schema is rewritten for the format, in two steps that all vendors share:
 
 1. `_flat` joins what a root may not contain on any vendor (`$ref`, `allOf`, `anyOf`, `oneOf`) to one object: the
-   properties of all branches, and as text what of them cannot be said by `required`.
+   properties of all branches, and as text the conditions that `required` cannot express.
 2. `SchemaWriter` copies the keywords that draft 2020-12 knows, if their values fit it, and applies the format's
    `SchemaRules`. What differs between vendors is in these rules alone.
 
@@ -37,7 +37,7 @@ _MAX_PLAIN_CHARS = 6_000
 
 
 def wire_schema(document: SchemaDocument, names: ArgumentNames, rules: SchemaRules) -> tuple[JsonObject, list[str]]:
-    """Return a tool's schema for a wire format, and sentences for the model on what the schema does not say."""
+    """Return a tool's schema for a wire format, and sentences for the model about what the schema cannot express."""
     flat, sentences = _flat(document, names)
     if "not" in flat and "not" not in rules.root_keywords:
         sentences.append(f"Input constraint: the arguments must not match this JSON Schema: {as_text(flat['not'])}.")
@@ -48,7 +48,7 @@ def wire_schema(document: SchemaDocument, names: ArgumentNames, rules: SchemaRul
 
 
 def plain_schema(document: SchemaDocument) -> tuple[JsonObject, str]:
-    """Return the schema that every wire format accepts, an object of anything, and the tool's schema as text."""
+    """Return the schema that every wire format accepts (any object), and the tool's schema as text."""
     schema, sentences = wire_schema(document, ArgumentNames(document, None), PLAIN)
     text = shorten(as_json(schema), _MAX_PLAIN_CHARS)
     anything: JsonObject = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -111,14 +111,14 @@ def _any_of(schemas: list[JsonValue]) -> JsonValue:
 
 
 def _choice(schema: JsonValue) -> list[JsonValue] | None:
-    """Return the values of a schema that only lists them, such as the mark of a variant; None of any other."""
+    """Return the values of a schema that only lists values, such as the mark of a variant; None for any other."""
     if not isinstance(schema, dict) or schema.keys() - {"const", "enum", "type", "title", "default"}:
         return None
     return [schema["const"]] if "const" in schema else branches(schema, "enum") or None
 
 
 def _required_of(parts: Iterable[JsonObject]) -> dict[str, str]:
-    """Return the words for each name that an alternative requires: with its value, if there is only one."""
+    """Return for each name that an alternative requires the text ` = value` if it has one value; else an empty text."""
     words: dict[str, str] = {}
     for part in parts:
         for name in required_names(part):

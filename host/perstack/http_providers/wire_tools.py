@@ -4,8 +4,8 @@ A codec writes its list of tools, and the calls in the history, with the `WireTo
 reply before it leaves the provider. So everything outside the codec sees the tools' own names. The tools of a Run are
 adapted once and kept in the memo of its requests.
 
-Change together: what a message's encoding takes from here with `WireTools.key`, which belongs in the key that the codec
-gives to `message_encoder`.
+Change together: everything that a message's encoding uses from here with `WireTools.key`, which belongs in the key that
+the codec gives to `message_encoder`.
 """
 
 from __future__ import annotations

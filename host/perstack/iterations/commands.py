@@ -47,7 +47,7 @@ async def measure_by_command(
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
-    ground: CommandSandbox = NO_SANDBOX,
+    sandbox: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Run the command, with the artefact on stdin, and parse the measurement that it prints. Raises SkillError.
 
@@ -57,12 +57,12 @@ async def measure_by_command(
     argv = argv_of(command)
     if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
-    child_env = inherit_variables(env, (*variables_in(argv), *ground.variables)) | {
+    child_env = inherit_variables(env, (*variables_in(argv), *sandbox.variables)) | {
         "PWD": str(artifact.workspace),
         "PERSTACK_ITERATION": str(artifact.iteration),
     }
     stdin = artifact.artefact.encode()
-    result = await run_program(name, argv, artifact.workspace, child_env, timeout, stdin, programs, ground.runtime)
+    result = await run_program(name, argv, artifact.workspace, child_env, timeout, stdin, programs, sandbox.runtime)
     try:
         return measurement_in(result.out.decode("utf-8", "replace"))
     except ValueError as error:
@@ -76,7 +76,7 @@ async def measure_by_function(
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
-    ground: CommandSandbox = NO_SANDBOX,
+    sandbox: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Call the function in a child process, which is killed if it does not return in time. Raises SkillError.
 
@@ -85,10 +85,10 @@ async def measure_by_function(
     name = name_of(evaluator)
     if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
         raise SkillError(f"{name} needs {missing}: set it in the environment or in a .env file")
-    child_env = inherit_variables(env, (*evaluator.required_env, *ground.variables))
+    child_env = inherit_variables(env, (*evaluator.required_env, *sandbox.variables))
     start, directory = Path("/"), Path.cwd()
     readable: tuple[Path, ...] = ()
-    if ground.confines:
+    if sandbox.confines:
         start = directory = artifact.workspace
         readable = tuple(
             path for path in map(Path, (*module_path(), sys.prefix, sys.base_prefix)) if path.is_absolute()
@@ -97,7 +97,7 @@ async def measure_by_function(
         python_argv("perstack.iterations.evaluator_process"),
         request(evaluator.entry, artifact, directory),
     )
-    result = await run_program(name, argv, start, child_env, timeout, stdin, programs, ground.runtime, readable)
+    result = await run_program(name, argv, start, child_env, timeout, stdin, programs, sandbox.runtime, readable)
     try:
         answer = json.loads(result.out)
     except ValueError as error:
@@ -130,12 +130,12 @@ async def failure_reason(
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
     try:
-        async with command_sandbox(setup, expert_key) as ground:
-            env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *ground.variables))
+        async with command_sandbox(setup, expert_key) as sandbox:
+            env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *sandbox.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs
             result = await run_program(
-                name, argv, setup.workspace, env, timeout, stdin.encode("utf-8", "replace"), programs, ground.runtime
+                name, argv, setup.workspace, env, timeout, stdin.encode("utf-8", "replace"), programs, sandbox.runtime
             )
     except PerstackError as error:
         return str(error)

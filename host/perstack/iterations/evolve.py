@@ -1,4 +1,4 @@
-"""State changes of a series of iterations: how each event changes it, and its summary for lists."""
+"""Fold the events of a series of iterations into its state, and summarize it for lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> Serie
     if series is None:
         if isinstance(event, StartSeries):
             return begin_series(event)
-        raise IllegalEvent("the first is not startSeries")
+        raise IllegalEvent("the first event is not startSeries")
     check_follows(TRANSITIONS, event.type, f"series {series.id}", series.place)
     return series.model_copy(update=_changes(series, event) | SeriesChanges(updated_at=event.timestamp))
 
@@ -127,7 +127,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
                 resume_at=event.resume_at,
             )
         case FailSeries():
-            return STOPPED | _failed(series, event)
+            return STOPPED | _failure_changes(series, event)
         case ResumeSeries():
             definition = event.definition or series.definition
             return (
@@ -141,51 +141,54 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
 
 
 def _current_iteration(series: SeriesState, event: FinishArtefact | FinishIteration) -> Iteration:
-    last = series.iterations[-1]
-    if event.number != last.number:
-        raise IllegalEvent(f"{event.type} is about iteration {event.number}, and {last.number} is in hand")
-    return last
+    current = series.iterations[-1]
+    if event.number != current.number:
+        raise IllegalEvent(f"{event.type} is about iteration {event.number}, but {current.number} is current")
+    return current
 
 
-def _with_artefact(last: Iteration, finish_artefact: FinishArtefact) -> Iteration:
+def _with_artefact(current: Iteration, finish_artefact: FinishArtefact) -> Iteration:
     return Iteration(
-        number=last.number,
-        job_id=last.job_id,
+        number=current.number,
+        job_id=current.job_id,
         artefact=finish_artefact.artefact,
         duration=finish_artefact.duration,
         usage=finish_artefact.usage,
         assumed=finish_artefact.assumed,
-        started_at=last.started_at,
+        started_at=current.started_at,
     )
 
 
-def _failed(series: SeriesState, fail_series: FailSeries) -> SeriesChanges:
+def _failure_changes(series: SeriesState, fail_series: FailSeries) -> SeriesChanges:
     changes = SeriesChanges(
         status="failed", message=fail_series.error, invalid_answers=series.invalid_answers + fail_series.invalid_answer
     )
     if series.iterations and (fail_series.usage != NO_USAGE or fail_series.assumed is not None):
-        last = series.iterations[-1]
-        update = {"usage": last.usage + fail_series.usage, "assumed": sum_charges(last.assumed, fail_series.assumed)}
-        changes["iterations"] = (*series.iterations[:-1], last.model_copy(update=update))
+        current = series.iterations[-1]
+        update = {
+            "usage": current.usage + fail_series.usage,
+            "assumed": sum_charges(current.assumed, fail_series.assumed),
+        }
+        changes["iterations"] = (*series.iterations[:-1], current.model_copy(update=update))
     return changes
 
 
 def _with_score(series: SeriesState, finish_iteration: FinishIteration) -> SeriesChanges:
-    last = _current_iteration(series, finish_iteration)
+    current = _current_iteration(series, finish_iteration)
     score = score_of(series.settings, finish_iteration.metrics)
     measured = Iteration(
-        number=last.number,
-        job_id=last.job_id,
-        artefact=last.artefact,
+        number=current.number,
+        job_id=current.job_id,
+        artefact=current.artefact,
         metrics=finish_iteration.metrics,
         score=score,
         analysis=finish_iteration.analysis,
         cases=finish_iteration.cases,
         regressions=regressions_in(series.done, finish_iteration.cases),
-        duration=last.duration + finish_iteration.duration,
-        usage=last.usage + finish_iteration.usage,
-        assumed=sum_charges(last.assumed, finish_iteration.assumed),
-        started_at=last.started_at,
+        duration=current.duration + finish_iteration.duration,
+        usage=current.usage + finish_iteration.usage,
+        assumed=sum_charges(current.assumed, finish_iteration.assumed),
+        started_at=current.started_at,
         finished_at=finish_iteration.timestamp,
     )
     best = series.best
@@ -216,7 +219,7 @@ def with_limits(
     max_cost: float | None = None,
     max_tokens: int | None = None,
 ) -> Iterate:
-    """Return the settings with a maximum of iterations, and with the target and totals that are given."""
+    """Return the settings with a maximum of iterations, and with the given target and totals; None keeps a value."""
     return settings.model_copy(
         update=_Limits(
             max_iterations=max_iterations,

@@ -4,7 +4,7 @@
     print(series.best_iteration, series.status)
 
 A series is an event log, whose next command (run the Expert, evaluate, finish, pause) is a pure function of its state
-in `core.iterations`; `series_driver` performs it. Every run, and every evaluation by an Expert, is a Job whose id
+in `next_step`; `series_driver` performs it. Every run, and every evaluation by an Expert, is a Job whose id
 derives from the series' id, so after a crash the series continues with it. One process at a time drives a series, under
 a lease. The recorded definition stays in force, except for the evaluator, which is today's.
 """
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
-from perstack.core.definitions.secrets import measured_without_secrets
+from perstack.core.definitions.secrets import iterate_without_secrets
 from perstack.core.definitions.settings import check_budget
 from perstack.core.jobs.queries import check_query
 from perstack.engine.context.host_setup import SetupSource
@@ -34,10 +34,10 @@ class Iterations:
 
     def __init__(self, jobs: Jobs, source: SetupSource) -> None:
         """Create; `source` has the context in force, which a series keeps while it is driven."""
-        now = source.setup
-        self._log = SeriesLog(now.storage, now.audit)
-        self._storage = now.storage
-        self._clock = now.clock
+        setup = source.setup
+        self._log = SeriesLog(setup.storage, setup.audit)
+        self._storage = setup.storage
+        self._clock = setup.clock
         self._jobs = jobs
         self._source = source
         self._driving: dict[str, SeriesDriver] = {}
@@ -71,14 +71,14 @@ class Iterations:
         check_ready(setup, expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
         if await self._storage.has_job(series_id):
-            raise UsageError(f"there is a Job {series_id}: choose another id")
+            raise UsageError(f"there is already a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         start_event = StartSeries(
             series_id=series_id,
             timestamp=self._clock.now(),
             expert_key=expert.key,
             query=query,
-            iterate=measured_without_secrets(settings),
+            iterate=iterate_without_secrets(settings),
             definition=definition,
         )
         async with self._log.lease(series_id):

@@ -28,7 +28,7 @@ from perstack.iterations.state import FailSeries, FinishReason, Iteration, Pause
 
 @dataclass(frozen=True, slots=True)
 class UsedUp:
-    """Budget of the series that leaves nothing for another Job."""
+    """Total of the series that leaves nothing for another Job."""
 
     budget: BudgetName
     words: str
@@ -42,8 +42,8 @@ def total_spent(series: SeriesState) -> Amount:
     return sum(amounts, NO_AMOUNT)
 
 
-def share(series: SeriesState) -> Budget | UsedUp | None:
-    """Return the budget of the next Job; None without a total for the series."""
+def next_job_budget(series: SeriesState) -> Budget | UsedUp | None:
+    """Return the budget of the next Job: what the totals of the series leave. None without a total."""
     total, spent = series.settings, total_spent(series)
     if total.max_cost is None and total.max_tokens is None:
         return None
@@ -79,7 +79,7 @@ class Evaluate:
 
     number: int
     artefact: str
-    attempt: int  # number of unusable answers of the evaluator to this iteration so far
+    attempt: int  # number of the evaluator's unusable answers in this iteration so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +103,21 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
     """Return the next command; None unless the series is running."""
     if series.status != "running":
         return None
-    now = series.current_iteration
-    if now is None and series.has_reached_target:
+    current = series.current_iteration
+    if current is None and series.has_reached_target:
         return Finish("targetReached")
-    if now is None and len(series.iterations) >= series.settings.max_iterations:
+    if current is None and len(series.iterations) >= series.settings.max_iterations:
         return Finish("iterationsUsed")
-    if now is None:
-        budget = share(series)
+    if current is None:
+        budget = next_job_budget(series)
         return (
             PauseIterations(budget)
             if isinstance(budget, UsedUp)
             else BeginIteration(len(series.iterations) + 1, budget)
         )
-    if now.artefact is None:
-        return RunExpert(now.number, now.job_id, query_of(series))
-    return Evaluate(now.number, now.artefact, series.invalid_answers)
+    if current.artefact is None:
+        return RunExpert(current.number, current.job_id, query_of(series))
+    return Evaluate(current.number, current.artefact, series.invalid_answers)
 
 
 _MAX_LISTED_CASES = 100
@@ -131,7 +131,7 @@ def query_of(series: SeriesState) -> str:
     earlier = done if settings.accumulate else done[-1:]
     best = series.best
     parts = [series.user_input, _aim(series)]
-    parts += [_account(iteration) for iteration in earlier]
+    parts += [_measured_text(iteration) for iteration in earlier]
     if best is not None and best.number != done[-1].number:
         parts.append(f"The best so far is iteration {best.number}, with {best.score:g}. Its result:\n{best.artefact}")
     parts.append(f"The result of iteration {done[-1].number}, the last:\n{done[-1].artefact}")
@@ -151,7 +151,7 @@ def _aim(series: SeriesState) -> str:
     )
 
 
-def _account(iteration: Iteration) -> str:
+def _measured_text(iteration: Iteration) -> str:
     lines = [
         f"Iteration {iteration.number}: {', '.join(f'{name} {value:g}' for name, value in iteration.metrics.items())}"
     ]
@@ -202,7 +202,7 @@ def budget_pause(used_up: UsedUp, stamp: SeriesStamp) -> PauseSeries:
 
 
 def _exceeded_total(summary: JobSummary, remaining: Budget | None) -> BudgetName | None:
-    """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
+    """Return the total of the series that stopped a Job, which is the total whose remainder was the Job's limit."""
     if remaining is None or summary.budget is None or summary.status != "stoppedByBudget":
         return None
     if summary.exceeded_budget == "maxCost" and remaining.max_cost == summary.budget.max_cost:

@@ -24,7 +24,7 @@ MAX_OUTPUT_BYTES = 16 << 20  # maximum bytes that a program may write to stdout
 _MAX_ERROR_CHARACTERS = 400
 _CHUNK_BYTES = 1 << 16
 _MAX_CHUNKS_AFTER_END = 32
-"""Chunks read after the end: more than a pipe holds, but bounded, as a process left behind may write on."""
+"""Chunks read after the end: more than a pipe holds, but bounded, as a process left behind may still write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ NO_SANDBOX = CommandSandbox()
 
 @asynccontextmanager
 async def command_sandbox(setup: HostSetup, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
-    """Prepare the sandbox of an Expert, or with None of no Expert, for programs that are started in the block.
+    """Prepare the sandbox of an Expert, or the project's if `expert_key` is None, for programs started in the block.
 
     Raises NotAgreed if the definition has declarations that nobody has agreed to, and UsageError if this machine cannot
     enforce its policy.
@@ -123,7 +123,7 @@ class _ProgramOutput:
         self._pipe, self.to_write = os.pipe()
         os.set_blocking(self._pipe, False)
         self._data = bytearray()
-        self._keep: Callable[[], None] = lambda: None
+        self._after_chunk: Callable[[], None] = lambda: None
         self._is_full = False
 
     def __enter__(self) -> _ProgramOutput:
@@ -132,7 +132,7 @@ class _ProgramOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._forget()
+        self._stop_reading()
         for end in (self._pipe, self.to_write):
             with suppress(OSError):
                 os.close(end)
@@ -140,46 +140,46 @@ class _ProgramOutput:
     def read(self, max_bytes: int, on_exceeded: Callable[[], object]) -> None:
         """Keep all output; after more than `max_bytes` bytes stop reading and call `on_exceeded`."""
 
-        def keep() -> None:
+        def after_chunk() -> None:
             if len(self._data) > max_bytes and not self._is_full:
                 self._is_full = True
-                self._forget()
+                self._stop_reading()
                 on_exceeded()
 
-        self._begin(keep)
+        self._start_reading(after_chunk)
 
     def read_end(self) -> None:
 
-        def keep() -> None:
+        def after_chunk() -> None:
             del self._data[: -4 * _MAX_ERROR_CHARACTERS]
 
-        self._begin(keep)
+        self._start_reading(after_chunk)
 
     def read_rest(self) -> bytes:
         for _ in range(_MAX_CHUNKS_AFTER_END):
-            if self._is_full or not self._take():
+            if self._is_full or not self._read_chunk():
                 break
         return bytes(self._data)
 
-    def _begin(self, keep: Callable[[], None]) -> None:
-        self._keep = keep
+    def _start_reading(self, after_chunk: Callable[[], None]) -> None:
+        self._after_chunk = after_chunk
         os.close(self.to_write)
         self.to_write = -1
-        asyncio.get_running_loop().add_reader(self._pipe, self._take)
+        asyncio.get_running_loop().add_reader(self._pipe, self._read_chunk)
 
-    def _take(self) -> bool:
+    def _read_chunk(self) -> bool:
         try:
             chunk = os.read(self._pipe, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not chunk:
-            self._forget()
+            self._stop_reading()
             return False
         self._data += chunk
-        self._keep()
+        self._after_chunk()
         return True
 
-    def _forget(self) -> None:
+    def _stop_reading(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pipe)
 
 

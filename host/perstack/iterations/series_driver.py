@@ -18,8 +18,8 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
@@ -39,9 +39,9 @@ from perstack.iterations.next_step import (
     interrupt_event,
     job_of_evaluation,
     job_of_iteration,
+    next_job_budget,
     pending_series,
     question_of,
-    share,
     stop_event,
 )
 from perstack.iterations.programs import CommandSandbox, command_sandbox
@@ -91,7 +91,7 @@ class SeriesPage:
 
 
 class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
-    """Store of all series. It decides nothing."""
+    """Store of all series; decisions are in `next_step`."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of series to an anchor, if there is one."""
@@ -109,7 +109,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             # an empty log was left by a process that died before the first event
             if await self._space.read(log_of(series_id), limit=1):
                 step = Resume(series_id, "series")
-                raise UsageError(f"iterations {series_id} exist", next_steps=(step,)) from error
+                raise UsageError(f"iterations {series_id} exist already", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:
@@ -271,16 +271,16 @@ class SeriesDriver:
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
         series, began = self.series, self._setup.clock.now()
-        recorded, remaining = series.definition, share(series)
+        recorded, remaining = series.definition, next_job_budget(series)
         if isinstance(remaining, UsedUp):
             return budget_pause(remaining, self._stamp)
         setup = self._setup_for(recorded)
         new_setup = setup.with_budget(series.expert_key, remaining)
-        begun_setup = self._setup_for(None if recorded is None else without_job_limits(recorded))
-        begun_setup = begun_setup.with_budget(series.expert_key, remaining, setup.overrides)
+        resumed_setup = self._setup_for(None if recorded is None else without_job_limits(recorded))
+        resumed_setup = resumed_setup.with_budget(series.expert_key, remaining, setup.overrides)
         summary = await self._run_job(
             self._jobs.with_context(SetupSource(new_setup)),
-            self._jobs.with_context(SetupSource(begun_setup)),
+            self._jobs.with_context(SetupSource(resumed_setup)),
             command.job_id,
             series.expert_key,
             command.query,
@@ -310,7 +310,7 @@ class SeriesDriver:
         try:
             match iterate.evaluator:
                 case ExpertEvaluator() as evaluator:
-                    remaining = share(series)
+                    remaining = next_job_budget(series)
                     if isinstance(remaining, UsedUp):
                         return budget_pause(remaining, self._stamp)
                     summary = await self._run_evaluator(evaluator, command, remaining)
@@ -349,23 +349,25 @@ class SeriesDriver:
         jobs, job_id = self._jobs.with_context(SetupSource(setup)), job_of_evaluation(self.series.id, command)
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
-    async def _run_job(self, new_jobs: Jobs, begun_jobs: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _run_job(
+        self, new_jobs: Jobs, resumed_jobs: Jobs, job_id: str, expert_key: str, query: str
+    ) -> JobSummary:
         self._job_id = job_id
         try:
-            return await self._run_or_resume(new_jobs, begun_jobs, job_id, expert_key, query)
+            return await self._run_or_resume(new_jobs, resumed_jobs, job_id, expert_key, query)
         finally:
             self._job_id = None
 
     async def _run_or_resume(
-        self, new_jobs: Jobs, begun_jobs: Jobs, job_id: str, expert_key: str, query: str
+        self, new_jobs: Jobs, resumed_jobs: Jobs, job_id: str, expert_key: str, query: str
     ) -> JobSummary:
         try:
-            summary = await begun_jobs.job(job_id)
+            summary = await resumed_jobs.job(job_id)
         except NotFound:
             if await self._setup.storage.has_job(job_id):  # the process died before the first event
                 await new_jobs.delete(job_id)
             return await new_jobs.run(expert_key, query, job_id=job_id, on_event=self._on_event)
-        return await begun_jobs.resume(job_id, on_event=self._on_event) if is_resumable(summary) else summary
+        return await resumed_jobs.resume(job_id, on_event=self._on_event) if is_resumable(summary) else summary
 
     @property
     def _stamp(self) -> SeriesStamp:

@@ -45,7 +45,7 @@ class _Details(Record):
 
 
 def measurement_in(text: str) -> Measurement:
-    """Return the measurement in an output: in all of it, its last line, or between its braces. Raises ValueError."""
+    """Return the measurement in an output: in the whole, its last line, or between its braces. Raises ValueError."""
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError("it is empty, and should be a JSON object with metrics")
@@ -59,7 +59,7 @@ def measurement_in(text: str) -> Measurement:
 
 
 def measurement_of(answer: object) -> Measurement:
-    """Return the measurement in a value. Raises ValueError that says what is wrong."""
+    """Return the measurement in a value. Raises ValueError whose message names the fault."""
     if not isinstance(answer, Mapping):
         raise ValueError(f"it should be a JSON object, and is {_shorten(repr(answer))}")
     fields = cast("Mapping[str, object]", answer)
@@ -113,7 +113,7 @@ class StartSeries(SeriesEvent):
     expert_key: str
     query: str
     iterate: Iterate
-    definition: SeriesDefinition | None = None  # of the Expert, without secrets; None in older logs
+    definition: SeriesDefinition | None = None  # definition of the Expert, without secrets; None in older logs
 
 
 class StartIteration(SeriesEvent):
@@ -122,7 +122,7 @@ class StartIteration(SeriesEvent):
     type: Literal["startIteration"] = "startIteration"
     number: int
     job_id: str
-    budget: Budget | None = Field(default=None, exclude_if=falsy)  # left of the series' budget; None without one
+    budget: Budget | None = Field(default=None, exclude_if=falsy)  # remaining budget of the series; None without one
 
 
 class FinishArtefact(SeriesEvent):
@@ -133,7 +133,7 @@ class FinishArtefact(SeriesEvent):
     artefact: str
     duration: int
     usage: Usage = NO_USAGE
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # charge for unreported usage; None without a budget
 
 
 class FinishIteration(SeriesEvent):
@@ -146,7 +146,7 @@ class FinishIteration(SeriesEvent):
     cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
     duration: int
     usage: Usage = NO_USAGE  # cost of an Expert that evaluates
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # charge for unreported usage; None without a budget
 
 
 class PauseSeries(SeriesEvent):
@@ -170,8 +170,8 @@ class FailSeries(SeriesEvent):
     invalid_answer: bool = Field(  # True if the evaluator's answer was unusable and must be asked again
         default=False, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt"
     )
-    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)  # of an Expert's answer
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
+    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)  # usage of an evaluating Expert
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # charge for unreported usage; None without a budget
 
 
 class ResumeSeries(SeriesEvent):
@@ -254,7 +254,7 @@ class Iteration(Record):
     regressions: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # cases that fail and passed when last reported
     duration: int = 0  # milliseconds of the Job and the evaluator together, each in the process that finished it
     usage: Usage = NO_USAGE
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # charge for unreported usage; None without a budget
     started_at: int
     finished_at: int | None = None
 
@@ -271,7 +271,7 @@ class SeriesState(Record):
     expert_key: str
     user_input: str
     settings: Iterate
-    definition: SeriesDefinition | None = None  # of the Expert, without secrets; None in older logs
+    definition: SeriesDefinition | None = None  # definition of the Expert, without secrets; None in older logs
     status: SeriesStatus = "running"
     iterations: tuple[Iteration, ...] = ()
     best_iteration: int | None = None  # number of the best iteration; of equal ones the first
@@ -296,7 +296,7 @@ class SeriesState(Record):
 
     @property
     def current_iteration(self) -> Iteration | None:
-        """The current iteration: begun, but not measured; None between two."""
+        """The iteration that has begun and is not measured; None between two iterations."""
         last = self.iterations[-1] if self.iterations else None
         return last if last is not None and last.score is None else None
 

@@ -1,8 +1,8 @@
 """Compare the tools that a skill offers now with the definitions that were agreed to.
 
-Agreed is what perstack.lock has; without an entry there, what the Job's logs say the model was offered first, or what
-this process saw first. Every list of a skill is judged, so it does not matter when or how a definition changed: before
-the Run, on another page, by a notification, after a reconnection or on another day.
+Agreed are the definitions in perstack.lock; without an entry there, those that the Job's logs say the model was offered
+first, or that this process saw first. Every list of a skill is judged, so it does not matter when or how a definition
+changed: before the Run, on another page, by a notification, after a reconnection or on another day.
 
 - A changed tool is offered as it was agreed to, so that no new text reaches the model, and each call asks a person.
 - A tool that the lock does not have is left out. Without a lock, new tools are agreed to by their first use.
@@ -72,7 +72,7 @@ class AgreedTools:
         )
 
     def _instructions_for(self, live: Toolset, recorded: Mapping[str, str]) -> tuple[str, bool]:
-        """Return the instructions to show, and whether those in force differ."""
+        """Return the instructions to show, and whether the skill's present ones differ."""
         agreed = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
         if text_digest(live.instructions) == agreed:
             return live.instructions, False

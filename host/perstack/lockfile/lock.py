@@ -60,7 +60,7 @@ class LockedTool(Record):
     @model_validator(mode="after")
     def _check_digest(self) -> "LockedTool":
         if digest_of_schema(self.schema_object()) != self.digest:
-            raise ValueError(f"the schema of {self.name} is not the one of its digest")
+            raise ValueError(f"the schema of {self.name} does not match its digest")
         return self
 
     @classmethod
@@ -142,7 +142,7 @@ class Lock(Record):
         return AgreedTools(toolset, is_locked=is_locked)
 
     def notice_for(self, definition: Skill) -> str:
-        """Return that the lock is out of date, if a skill of that name is locked, under any definition."""
+        """Return a notice that the lock is out of date, if it has a skill of this name; otherwise an empty text."""
         is_named = any(skill.name == definition.name for skill in self.skills)
         return f"{out_of_date(definition.name)} (its definition has changed)" if is_named else ""
 
@@ -159,7 +159,7 @@ class Lock(Record):
         return Lock(experts=locked_experts, skills=skills) if skills or locked_experts else None
 
     def definitions(self) -> Definitions:
-        """Return the digests of the locked tools' definitions; of skills of equal names the last one's."""
+        """Return the digests of the locked tools' definitions; of skills with one name, the last counts."""
         return {
             skill.name: {spec.name: definition_digest(spec) for spec in skill.toolset().specs} for skill in self.skills
         }
@@ -208,7 +208,7 @@ def lock_path(config: str) -> Path:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read the lock; an empty one without a file. Raises UsageError if it is unreadable or of a newer perstack."""
+    """Read the lock; an empty one without a file. Raises UsageError if it is unreadable or too new."""
     try:
         table = parse_toml(read_bounded(path, MAX_LOCK_BYTES).decode())
     except FileNotFoundError:

@@ -68,7 +68,7 @@ def check_together(attachments: Sequence[Attached]) -> None:
         raise UsageError(f"{len(attachments)} files are attached: attach at most {MAX_ATTACHMENTS}")
     size = sum(len(attachment.data) for attachment in attachments)
     if size > _MAX_TOTAL_BYTES:
-        raise UsageError(f"what is attached has {size:,} bytes together: attach at most {_MAX_TOTAL_BYTES:,}")
+        raise UsageError(f"the attachments have {size:,} bytes together: attach at most {_MAX_TOTAL_BYTES:,}")
 
 
 def _check_size(name: str, data: bytes, max_bytes: int) -> None:
@@ -117,7 +117,7 @@ def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
                 attached.append(read_attachment(Path(attachable).name, _read(Path(attachable))))
             case _:
                 kind = type(attachable).__name__
-                raise UsageError(f"attachment {number} must be a path, bytes or a Blob, and is {kind}")
+                raise UsageError(f"attachment {number} must be a path, bytes or a Blob, not {kind}")
         check_together(attached)
     return tuple(attached)
 

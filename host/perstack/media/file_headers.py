@@ -84,11 +84,11 @@ class MediaFacts:
 
     mime_type: str
     size: int  # bytes
-    sides: tuple[int, int] | None = None  # pixels; None if the header does not tell
+    sides: tuple[int, int] | None = None  # width and height in pixels; None if the header does not say
     is_animated: bool = False
     oddity: str = ""  # what decoders of endpoints often fail at, as the end of «refused because …»
     is_encrypted: bool = False
-    pages: int = 0  # of a PDF, as far as they can be counted without reading it whole
+    pages: int = 0  # pages of a PDF that are counted without parsing it
 
     @property
     def base64_size(self) -> int:
@@ -110,7 +110,7 @@ def facts_of(mime_type: str, data: bytes) -> MediaFacts:
 
 
 def defect_of(data: bytes) -> str | None:
-    """Return why an image cannot be read by anyone, as far as its header tells; None if it may be readable.
+    """Return why no decoder can read an image, judged by its header; None if one may.
 
     A JPEG has no fixed place for its size, and decoders find it where a search of the header does not.
     """
@@ -161,8 +161,8 @@ def _is_encrypted(data: bytes) -> bool:
 
 
 def _count_pages(data: bytes) -> int:
-    told = re.search(_LINEARIZED, data[:2048])
-    return max(0 if told is None else int(told[1]), sum(1 for _ in re.finditer(_PAGE, data)))
+    linearized = re.search(_LINEARIZED, data[:2048])
+    return max(0 if linearized is None else int(linearized[1]), sum(1 for _ in re.finditer(_PAGE, data)))
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
@@ -277,7 +277,7 @@ def declared_type(mime_type: str) -> str:
 def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
     """Return a blob with the media type that its bytes have, or a text in place of an image that nobody can read.
 
-    What is not declared as an image or document, and is none, stays as it is.
+    A blob that neither is an image or document nor claims to be one is returned unchanged.
     """
     declared, kind = declared_type(part.mime_type), media_type(data)
     is_medium = declared.startswith("image/") or declared == PDF
@@ -313,5 +313,5 @@ def _why_unreadable(data: bytes) -> str:
     return f"it is a text: {_shortened(text, _MAX_QUOTED_CHARS)}"
 
 
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} characters more)"
+def _shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text) - max_chars:,} characters more)"

@@ -1,10 +1,10 @@
 """Images and documents of a Run: repair what tools return, and fit what is sent to the limits of an endpoint.
 
-Two places, because two things are known at different times. A result is repaired when it arrives: its type is the one
-that its bytes have, and an image that nobody can read becomes a line of text, so that the history has no such image.
-What an endpoint takes is known when a request is sent, and may change from one to the next with the model. So a medium
-that does not fit is left in the history, and what is sent in its place is recorded by `adaptRequest`: a smaller image,
-stored as another blob, since another version of Pillow would make other bytes; or a line of text.
+A result is repaired when it arrives: its type becomes the one that its bytes have, and an image that nobody can read
+becomes a line of text, so that the history has no such image. What an endpoint takes is known only when a request is
+sent, and may change with the model from one request to the next. So a medium that does not fit stays in the history,
+and `adaptRequest` records what is sent in its place: a smaller image, stored as another blob, since another version of
+Pillow would make other bytes; or a line of text.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _KnownMedia:
     fitted: History = field(default_factory=History)  # the latest messages whose media fit
 
     def are_fitted(self, messages: History) -> bool:
-        """Return True if `messages` have no media that `fitted` has not."""
+        """Return whether `fitted` has all media of `messages`."""
         count = messages.blobs(len(messages))
         return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
 
@@ -141,10 +141,10 @@ class MediaFitting:
     async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
         """Return the media as they would be sent, one for each use, in the order of the request."""
         media: list[SentMedium] = []
-        for part, used in _with_substitutes(messages, known):
-            facts = await self._facts_of(used) if self._is_sent(used.mime_type) else None
+        for part, sent in _with_substitutes(messages, known):
+            facts = await self._facts_of(sent) if self._is_sent(sent.mime_type) else None
             if facts is not None:
-                media.append(SentMedium(part.sha256, used, facts))
+                media.append(SentMedium(part.sha256, sent, facts))
         return media
 
     def _is_sent(self, mime_type: str) -> bool:
@@ -225,9 +225,9 @@ def _with_substitutes(messages: Iterable[Message], adaptations: Adaptations) -> 
     by_name = {item.name: item for item in adaptations if item.part == "media"}
     for part in (part for message in messages for part in blobs_of(message)):
         substitute = media_adaptation(part, by_name)
-        used = part if substitute is None else substitute.blob
-        if used is not None:
-            yield part, used
+        sent = part if substitute is None else substitute.blob
+        if sent is not None:
+            yield part, sent
 
 
 # Tokens.
@@ -238,20 +238,20 @@ async def most_tokens_beyond_bytes(
 ) -> int | None:
     """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound."""
     total = 0
-    for _, used in _with_substitutes(messages, adaptations):
-        if _is_read_as_text(used.mime_type):
+    for _, sent in _with_substitutes(messages, adaptations):
+        if _is_read_as_text(sent.mime_type):
             continue
-        key = (used.sha256, used.mime_type)
+        key = (sent.sha256, sent.mime_type)
         if key not in known:
             try:
-                data = await read(used.sha256)
+                data = await read(sent.sha256)
             except NotFound:  # a missing blob is not sent either
                 continue
-            known[key] = most_tokens(used.mime_type, data)
+            known[key] = most_tokens(sent.mime_type, data)
         tokens = known[key]
         if tokens is None:
             return None
-        total += max(0, tokens - used.size * 4 // 3)
+        total += max(0, tokens - sent.size * 4 // 3)
     return total
 
 

@@ -20,7 +20,7 @@ from perstack.media.file_headers import MediaFacts
 # vendors have for requests with many images, so that it is never made smaller twice.
 SMALLER_SIDE_PIXELS = 2_000
 
-_ROOM = 0.75  # part of a whole request's limit that is used after media were left out
+_FILL_RATIO = 0.75  # share of a whole request's limit that is used after media were left out
 _HEADROOM_BYTES = 1 << 20  # for instruction, tools and settings of a request
 
 
@@ -28,7 +28,7 @@ _HEADROOM_BYTES = 1 << 20  # for instruction, tools and settings of a request
 class SentMedium:
     """An image or document of a request, as it is sent."""
 
-    name: str  # sha256 of the original in the history, which it may be a substitute of
+    name: str  # sha256 of the original in the history, which `part` may replace
     part: BlobPart
     facts: MediaFacts
 
@@ -99,17 +99,17 @@ def too_large_together(media: Sequence[SentMedium], media_limits: MediaLimits, t
 def _oldest(
     media: Sequence[SentMedium], most: int | None, weight: Callable[[MediaFacts], int], words: str
 ) -> dict[str, str]:
-    """Return the oldest media, without which the rest weighs less than `most`, and each that is too heavy alone."""
+    """Return the oldest media to leave out so that the rest fits `most`, and each medium that exceeds it alone."""
     weights = [weight(medium.facts) for medium in media]
     if most is None or sum(weights) <= most:
         return {}
     kept: set[str] = set()
     total = 0
-    for medium, own in zip(reversed(media), reversed(weights), strict=True):
-        if own > most:
+    for medium, medium_weight in zip(reversed(media), reversed(weights), strict=True):
+        if medium_weight > most:
             continue
-        total += own
-        if total > (most * _ROOM if kept else most):
+        total += medium_weight
+        if total > (most * _FILL_RATIO if kept else most):
             break
         kept.add(medium.name)
     reason = f"the endpoint takes no request with more than {words.format(most)}"

@@ -21,7 +21,7 @@ from perstack.media.limits import SMALLER_SIDE_PIXELS
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 120_000_000  # pixels of an image that are decoded: 480 MB at most, in 1 to 2 s
+MAX_PIXELS = 120_000_000  # maximum pixels of an image that is decoded: 480 MB at most, in 1 to 2 s
 _ONE_AT_A_TIME = Lock()  # held while decoding: many images at once would need that memory many times
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "ICO", "JPEG2000")
 _LOSSLESS = frozenset({"PNG", "GIF", "BMP", "TIFF", "ICO", "WEBP", "AVIF"})
@@ -31,7 +31,7 @@ _MAX_ROUNDS = 5
 
 
 class UnreadableImage(PerstackError):
-    """An image that cannot be decoded here, with the reason."""
+    """Raised for an image that cannot be decoded here; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
         with _ONE_AT_A_TIME, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings of odd files, and of sizes, which are limited here
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
-                return _written(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
+                return _converted(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
     except UnidentifiedImageError:
         raise UnreadableImage("its format cannot be decoded here") from None
     except UnreadableImage:
@@ -71,7 +71,7 @@ def _is_large(data: bytes, max_bytes: int | None) -> bool:
     return max_bytes is not None and len(data) > max_bytes
 
 
-def _written(
+def _converted(
     image: Image, max_side: int | None, max_pixels: int | None, max_bytes: int | None, *, is_large: bool
 ) -> SmallerImage:
     if image.width * image.height > MAX_PIXELS:
@@ -138,9 +138,9 @@ def _first_that_fits(picture: Image, max_bytes: int | None, *, is_lossless: bool
     return None
 
 
-def _encoded(picture: Image, form: str, **options: int) -> bytes:
+def _encoded(picture: Image, file_format: str, **options: int) -> bytes:
     output = BytesIO()
-    picture.save(output, form, **options)
+    picture.save(output, file_format, **options)
     data = output.getvalue()
     assert image_type(data) is not None  # noqa: S101 - of a file that Pillow has just written
     return data

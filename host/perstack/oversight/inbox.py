@@ -30,7 +30,7 @@ class InboxItem:
     task_id: str | None = None
     damaged: bool = False  # True for a Job or a task that cannot be read, whose `text` says where the damage is
     next_steps: tuple[NextStep, ...] = ()  # alternatives for what to do if no answer helps
-    cost: str = ""  # of the Job so far, as text; empty if nothing was used
+    cost: str = ""  # cost of the Job so far, as text; empty if nothing was used
 
     @property
     def next(self) -> str | None:
@@ -46,7 +46,7 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """
     summaries = await reader.storage.summaries()
     unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
-    items = (item for summary in await reader.rows(unread) for item in _of_job(summary))
+    items = (item for summary in await reader.rows(unread) for item in _items_of_job(summary))
     return tuple(sorted(items, key=age_of_item))
 
 
@@ -60,7 +60,7 @@ def age_of_item(item: InboxItem) -> tuple[int, str]:
 
 
 class _InboxSummary(Record):
-    """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
+    """The part of job.json that the inbox needs: parsing the rest of thousands of Jobs would take too long."""
 
     id: str
     status: str
@@ -76,7 +76,7 @@ def _asks_nothing(job_id: str, data: bytes) -> bool:
     return inbox_summary.id == job_id and inbox_summary.status != "running" and inbox_summary.asking is None
 
 
-def _of_job(summary: JobSummary) -> Iterator[InboxItem]:
+def _items_of_job(summary: JobSummary) -> Iterator[InboxItem]:
     asking = summary.asking
     if summary.damaged:
         steps = (Inspect("damage", summary.id),)

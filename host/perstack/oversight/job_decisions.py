@@ -1,4 +1,4 @@
-"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `oversight.decisions`."""
+"""Decide which calls about a Job only a person may make: functions for the marks of `oversight.needed_decisions`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | 
 
 
 def continuing_raises(subject: JobSubject | None, arguments: object) -> NeededDecision | None:
-    """Return the decision to continue with a higher limit: a new Run has those of the definition. None begins a Job."""
+    """Return the decision to continue with a higher limit: a new Run has the definition's. None for a new Job."""
     if subject is None:
         return None
     key = subject.job.coordinator.start.expert_key
@@ -86,7 +86,7 @@ class _WithSettlements(Protocol):
 
 
 def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
-    """Return the decision on calls without a result. To ask a person, or tell the model, decides nothing."""
+    """Return the decision on calls without a result; None if a person is asked, or only the model is told."""
     calls = {
         name: unsettled_call
         for unsettled_call in subject.unsettled
@@ -121,7 +121,7 @@ class _FromCheckpoint(Protocol):
 
 
 def branches(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDecision | None:
-    """Return the decision to go back in a Job: what was said and refused since would not be in the branch."""
+    """Return the decision to go back in a Job: the branch would not have what people said and refused since."""
     if arguments.resume_from is None:
         return None
     key, job_id = subject.job.coordinator.start.expert_key, subject.job.id
@@ -137,7 +137,7 @@ class _WithAnswer(Protocol):
 
 
 def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecision | None:
-    """Return the decision to answer for a person. To deny a call that needs approval is none: nothing runs then."""
+    """Return the decision to answer for a person; None to deny a call that needs approval, since nothing runs then."""
     asking = subject.question
     if asking is None:
         return None
@@ -187,7 +187,7 @@ class _MayBeFinal(Protocol):
 
 
 def closes_job(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
-    """Return the decision to close a Job for good. To stop one decides nothing: it can be resumed."""
+    """Return the decision to close a Job for good; None for a stop, since a stopped Job can be resumed."""
     if not arguments.final or subject.job.closed is not None:
         return None
     return NeededDecision(

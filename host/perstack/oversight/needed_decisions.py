@@ -2,9 +2,9 @@
 
 A caller of MCP, HTTP or the tools for tasks is a model or a program. What it may do by itself is declared: each
 operation, and each argument of one, has a mark. `Free` says that it decides nothing for a person; `Decides` names a
-pure function that returns the decision which a call with these arguments is, or None if it is none: a lower limit is
-not, a higher one is. Doors collect the decisions of a call with `decisions_in` before they perform it. A missing mark
-counts as a decision, so an argument that somebody adds does nothing before it is declared.
+pure function that returns the decision in a call with these arguments, or None without one: a higher limit is a
+decision, a lower one is not. Doors collect the decisions of a call with `decisions_in` before they perform it. A
+missing mark counts as a decision, so an argument that somebody adds does nothing before it is declared.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NeededDecision:
     """One decision that a call needs, before it is made."""
 
     text: str  # the decision, whole: what it concerns, and from which value to which
-    step: NextStep | None = None  # with which a person makes it; None if nothing is known about it
-    seal: str = ""  # digest of what is decided, if the text does not hold all of it
+    step: NextStep | None = None  # step by which a person makes it; None if unknown
+    seal: str = ""  # digest of the whole decision, if the text does not have all of it
     answers: str = ""  # the Job whose open question it answers: a question has a form of its own
 
 
@@ -54,11 +54,11 @@ FreeArgument: TypeAlias = Annotated[_T, FREE]
 
 def mark_in(annotations: Iterable[object]) -> Mark | None:
     """Return the mark among the annotations of an argument; None without one."""
-    return next((one for one in annotations if isinstance(one, Decides | Free)), None)
+    return next((item for item in annotations if isinstance(item, Decides | Free)), None)
 
 
 def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> Decisions:
-    """Return each decision that a call is, once. `marks`: of the operation, and of each of its arguments."""
+    """Return each decision in a call, once. `marks`: of the operation, and of each of its arguments."""
     found: dict[NeededDecision, None] = {}
     for name, mark in marks.items():
         if mark is None:
@@ -70,11 +70,11 @@ def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: o
 
 def person_refusal(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
     """Return the refusal of a call that decides what only a person decides. `advice`: who else may decide it."""
-    texts = "; ".join(filter(None, (*(approvable_text(one.text) for one in decisions), advice)))
-    steps = dict.fromkeys(one.step for one in decisions if one.step is not None)
+    texts = "; ".join(filter(None, (*(approvable_text(item.text) for item in decisions), advice)))
+    steps = dict.fromkeys(item.step for item in decisions if item.step is not None)
     return NeedsPerson(f"only a person can decide this, and {reason}: {texts}", next_steps=tuple(steps))
 
 
 def digest_of(decisions: Iterable[NeededDecision]) -> str:
     """Return the digest that binds a person's agreement to exactly these decisions."""
-    return sha256(canonical_json([[one.text, one.seal] for one in decisions])).hexdigest()
+    return sha256(canonical_json([[item.text, item.seal] for item in decisions])).hexdigest()

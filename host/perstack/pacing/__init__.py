@@ -9,6 +9,6 @@ instead of failing, and an endpoint that is down is not asked by every one of th
 A queue lives in a process and is recorded nowhere: a waiting person sees `waitForEndpoint`, and a Job that must wait
 long is paused by the retry policy (`core.runs.retries_and_fallbacks`), which is recorded.
 
-The kernel knows one key, `engine.plugins.providers.PACING`. Every attempt goes through it: of a reply
+The kernel knows one key, `engine.plugins.providers_and_prices.PACING`. Every attempt goes through it: of a reply
 (`engine.runs.generation`), of a summary (`compaction.make_room`), of a tool that samples (`engine.runs.tool_calls`).
 """

@@ -12,7 +12,7 @@ from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.engine.plugins.providers import OnWait
+from perstack.engine.plugins.providers_and_prices import OnWait
 from perstack.errors import ProviderError
 from perstack.pacing.rate_limit import (
     NO_LIMITS,
@@ -34,11 +34,11 @@ from perstack.system.user import notice
 _WAIT_NOTICE_DELAY_S = 0.5  # seconds of waiting after which a person is shown that a Run waits
 _GRACE_S = 0.25  # seconds after the end of a rate limit for which the queue position of a rejected generation is kept
 
-_tickets = count(1)
+_ticket_numbers = count(1)
 
 
 class EndpointQueue:
-    """The queue and state of one endpoint; generations start in the order of their tickets."""
+    """The queue and state of one endpoint; generations start in the order of their tickets' numbers."""
 
     def __init__(self, provider: Provider | None = None) -> None:
         """Create an empty queue. `provider` is kept alive if it identifies the endpoint, so its id is not reused."""
@@ -58,7 +58,7 @@ class EndpointQueue:
     def join(self, ticket: QueueTicket) -> None:
         """Enter the queue, or keep the position in it."""
         if ticket not in self._queue:
-            insort(self._queue, ticket, key=lambda queued: queued.ticket)
+            insort(self._queue, ticket, key=lambda queued: queued.number)
         self.advance()
 
     def leave(self, ticket: QueueTicket) -> None:
@@ -68,7 +68,7 @@ class EndpointQueue:
 
     def ahead_of(self, ticket: QueueTicket) -> int:
         """Return how many generations are ahead in the queue."""
-        return sum(queued.ticket < ticket.ticket for queued in self._queue)
+        return sum(queued.number < ticket.number for queued in self._queue)
 
     def advance(self) -> None:
         """Let generations start, from the head of the queue, until one has to wait."""
@@ -111,7 +111,7 @@ class EndpointQueue:
             seconds = self.pace.open_until - now
             notice(
                 f"{name} has failed {self.pace.failures} times in a row; nothing is sent there for {seconds:.0f} s."
-                f" The latest: {words}"
+                f" The latest error: {words}"
             )
 
 
@@ -119,13 +119,13 @@ class QueueTicket:
     """The position of one generation in the queue of its endpoint, kept over all its attempts."""
 
     def __init__(self, queue: EndpointQueue, name: str, provider_limits: ProviderLimits, on_wait: OnWait) -> None:
-        """Create a place outside the queue; it gets a ticket at the first `enter`."""
-        self.ticket = 0
+        """Create a ticket outside the queue; the first `enter` numbers it."""
+        self.number = 0  # position in the order of all tickets; 0 before the first `enter`
         self.name = name
         self.limits = provider_limits
         self.tokens = 0
         self.turn: asyncio.Future[None] | None = None
-        """Future that is done once the attempt may start; None while the place is not waiting."""
+        """Future that is done once the attempt may start; None while the ticket is not waiting."""
         self.waits_for: Delay | None = None
         self._queue = queue
         self._on_wait = on_wait
@@ -153,7 +153,7 @@ class QueueTicket:
 
     async def enter(self, tokens: int) -> None:
         """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
-        self.ticket = self.ticket or next(_tickets)
+        self.number = self.number or next(_ticket_numbers)
         self.tokens = tokens
         if self._queue.admits(self):
             return
@@ -201,7 +201,7 @@ class QueueTicket:
 def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:
     return ProviderError(
         f"{name} has failed {circuit.failures} times in a row, so nothing is sent there for"
-        f" {circuit.seconds:.0f} s more; the latest: {circuit.latest}",
+        f" {circuit.seconds:.0f} s more; the latest error: {circuit.latest}",
         name="CircuitOpen",
         is_retryable=True,
         retry_after=circuit.seconds,
@@ -212,7 +212,7 @@ _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] 
 
 
 def ticket_for(provider: Provider, name: str, provider_limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
-    """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
+    """Return a ticket for the queue of a provider's endpoint; `name` is shown to people."""
     queues = _queues.setdefault(asyncio.get_running_loop(), {})
     endpoint_id = provider.endpoint_id
     key = endpoint_id or f"object {id(provider)}"

@@ -32,8 +32,8 @@ class Pace:
     next_request: float = 0.0  # earliest start by `requestsPerMinute`; `next_tokens`: by `tokensPerMinute`
     next_tokens: float = 0.0
     held_until: float = 0.0  # end of the pause that the endpoint asked for
-    max_concurrent: int | None = None  # generations, since the endpoint refused more; None if it never did
-    went_well: int = 0  # successes since `most` last changed
+    max_concurrent: int | None = None  # generations at once, since the endpoint refused more; None if it never did
+    went_well: int = 0  # successes since `max_concurrent` last changed
     failures: int = 0
     latest: str = ""
     open_until: float = 0.0  # end of the time without requests; 0 if the circuit is closed
@@ -116,7 +116,7 @@ def after_success(pace: Pace, provider_limits: ProviderLimits, tokens: int) -> P
 
 
 def after_refusal(pace: Pace) -> Pace:
-    """Return the state after the endpoint rejected a request as such, which only shows that it works."""
+    """Return the state after the endpoint rejected a request for its content, which shows that the endpoint works."""
     return _without_one(answered(pace))
 
 
@@ -135,7 +135,7 @@ def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
 
 
 def failed(pace: Pace, now: float, message: str) -> Pace:
-    """Return the state after a failure as of an endpoint that is down."""
+    """Return the state after a failure that suggests that the endpoint is down."""
     was_trying, pace = pace.is_trying, _without_one(pace)
     failures = pace.failures + 1
     opens = was_trying or (failures >= MAX_FAILURES and not pace.is_open)

@@ -1,9 +1,9 @@
 """The dispatcher port: a work queue that decides which process drives a Job, and when.
 
 A dispatcher keeps work items (`Order`). Each asks for one Job to be driven, or for one delegate's Run that another
-process drives than its Job's. The queue is never the truth about a Job: that is the Job's log, and the fence of the
-log's append keeps two drivers apart. So a work item may be lost, delivered twice, or held by two workers for a moment,
-and no part of a Job is lost or doubled.
+process than its Job's is to drive. The queue is never the truth about a Job: that is the Job's log, and the fence of
+the log's append keeps two drivers apart. So if a work item is lost, delivered twice, or held by two workers for a
+moment, no part of a Job is lost or doubled.
 
 The promises, in which a delegate's Run counts as a Job of its own (`Order.key`):
 
@@ -13,8 +13,8 @@ The promises, in which a delegate's Run counts as a Job of its own (`Order.key`)
 2. `claim` gives each work item to one worker session (`Seat`): of those that are due and match the session's labels,
    the one with the highest priority, and of these the one that was submitted first. A work item survives the end of the
    process that submitted it. An engine may take a moment until a work item can be claimed, and may choose freely among
-   items that were submitted at about the same moment or have nearly the same priority; no item waits behind such others
-   for ever.
+   items that were submitted at about the same moment or have nearly the same priority, but must not pass over one of
+   them for ever.
 3. A claim is held until it is released. If its session has sent no heartbeat for `SILENT_AFTER` seconds, another
    session gets the claim within `TAKEN_OVER_WITHIN` seconds of the last heartbeat, with `is_taken_over`. The session
    that lost it learns so from its next heartbeat.
@@ -51,12 +51,12 @@ class Order:
     due: int = 0  # earliest time to claim it, in milliseconds since 1970
     priority: int = 0  # higher values are claimed first
     labels: Mapping[str, str] = field(default_factory=dict[str, str])  # a session claims only Jobs that share a label
-    submitted_at: int = 0
+    submitted_at: int = 0  # milliseconds since 1970
     takeovers: int = 0  # consecutive takeovers after heartbeat timeouts without a new event of the Job in between
     events: int = 0  # number of the Job's events at the last takeover
-    refused: Mapping[str, str] = field(default_factory=dict[str, str])  # reason by worker name; those do not get it
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])  # reason by name of each worker that refused it
     run_id: str | None = None  # Run id of the delegate to drive; None for the Job itself
-    storage: str | None = None  # the storage's own name for itself; None if unknown, as when it failed to answer
+    storage: str | None = None  # name that identifies the Job's storage; None if it is unknown or could not be read
 
     @property
     def key(self) -> str:
@@ -78,8 +78,8 @@ class WorkerInfo:
     """A worker as shown to people."""
 
     name: str
-    since: int
-    seen: int  # time of the last heartbeat, in milliseconds since 1970, as `since` is
+    since: int  # start of the session, in milliseconds since 1970
+    seen: int  # last heartbeat, in milliseconds since 1970
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     concurrency: int = 1
     jobs: tuple[str, ...] = ()  # ids of the claimed Jobs, and of the Runs driven for Jobs of other workers
@@ -92,7 +92,7 @@ class Load:
     queued: int = 0  # work items that are due and unclaimed
     later: int = 0  # work items that are not due yet
     running: int = 0  # claimed work items
-    oldest: int | None = None  # due time of the item of `queued` that has waited longest; None if there are none
+    oldest: int | None = None  # due time of the longest waiting item of `queued`, in ms since 1970; None without one
 
 
 class Seat(ABC):
@@ -120,7 +120,7 @@ class Seat(ABC):
 
 
 class Dispatcher(ABC):
-    """A work queue of one process; many share one engine. Every method may raise DispatcherError."""
+    """A process's access to a work queue, which many processes may share. Every method may raise DispatcherError."""
 
     location: str  # the engine's location as shown to people, without secrets
 

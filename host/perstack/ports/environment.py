@@ -8,11 +8,11 @@ from pathlib import Path
 from perstack.next_steps import Note, SetOption, Trust
 
 STATE_KEY = "PERSTACK_STATE_KEY"
-"""Variable with the key of the marks of state: the host reads it from its own process's environment alone."""
+"""Variable with the key for the marks of state. The host reads it only from its process's environment."""
 
 
 class Environment(dict[str, str]):
-    """Variables by name, without the key of the user's state. Must not be changed after construction."""
+    """Environment variables by name, without `STATE_KEY`. Must not be changed after construction."""
 
     def __init__(
         self,
@@ -23,16 +23,16 @@ class Environment(dict[str, str]):
         sources: Mapping[str, str] | None = None,
         stored: Iterable[str] = (),
     ) -> None:
-        """Copy the variables and their origins."""
+        """Copy the variables, except `STATE_KEY`."""
         super().__init__((name, value) for name, value in variables.items() if name != STATE_KEY)
-        self.files = tuple(files)  # all files that were searched, as absolute paths
-        self.unread = tuple(unread)  # files that are there, and that nobody has agreed to
-        self.sources: Mapping[str, str] = dict(sources or {})  # of variables that a file names: where the value is set
-        self.stored = frozenset(stored)  # keys that the user has stored for providers: no tool gets them
+        self.files = tuple(files)  # absolute paths of all files that were searched
+        self.unread = tuple(unread)  # existing files that were not read, because nobody has agreed to them
+        self.sources: Mapping[str, str] = dict(sources or {})  # origin of each variable in a file, for people
+        self.stored = frozenset(stored)  # names of keys that the user has stored for providers; no tool gets them
 
     @property
     def warnings(self) -> tuple[Note, ...]:
-        """One warning for each file that was not read."""
+        """A warning for each file that was not read."""
         return tuple(
             Note(f"{path} is not read: nobody has agreed to it", (Trust(str(path.parent)), SetOption("env_file")))
             for path in self.unread
@@ -52,7 +52,7 @@ class Environment(dict[str, str]):
         return self.with_variables({name: value for name, value in self.items() if name not in self.stored})
 
     def with_variables(self, variables: Mapping[str, str]) -> Environment:
-        """Return a copy with these variables."""
+        """Return a copy with these variables only."""
         return Environment(
             variables,
             files=self.files,
@@ -63,7 +63,7 @@ class Environment(dict[str, str]):
 
 
 def source_of(env: Mapping[str, str], name: str) -> str:
-    """Return where a variable is set, for a person."""
+    """Return the origin of a variable, for people."""
     return env.sources.get(name, "the environment") if isinstance(env, Environment) else "the environment"
 
 
@@ -75,6 +75,6 @@ INHERITED = frozenset(  # variables that every program inherits from the host, i
 
 
 def inherit_variables(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
-    """Return the harmless variables of an environment, and the ones named in `more`."""
+    """Return the variables that every program inherits, and the ones that `more` names."""
     allowed = INHERITED.union(more)
     return {name: value for name, value in env.items() if name in allowed or name.startswith("LC_")}

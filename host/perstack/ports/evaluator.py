@@ -21,6 +21,6 @@ class Artifact:
 EvaluatorFunction = Callable[[Artifact], Mapping[str, object] | Awaitable[Mapping[str, object]]]
 """An evaluator returns what an evaluation command prints: metrics, and optionally `analysis` and `cases`.
 
-It is called in its own process, with the working directory and module path of the host, few variables of its
-environment and those that `requiredEnv` names, and terminated after the timeout.
+The function runs in a separate process, which is terminated after the timeout. The process has the host's working
+directory and module path, the variables that every program inherits, and the ones that `requiredEnv` names.
 """

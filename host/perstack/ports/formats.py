@@ -1,6 +1,6 @@
 """The format port: read Jobs that another program wrote, in place, and export Jobs to that program's format.
 
-A format only converts. The storage that shows such folders finds them and keeps what is appended; the host writes
+A format only converts. The storage finds the other program's folders and stores appended events; the host writes
 exported files.
 """
 
@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events import StoredEvent
 
 
 class ReadableFolder(Protocol):
@@ -43,9 +45,9 @@ class ReadableFolder(Protocol):
 class ForeignJob:
     """A Job of another program, converted to the events that the host would have recorded."""
 
-    logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, Sequence[StoredEvent]])
+    logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, "Sequence[StoredEvent]"])  # by Run id
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # images and files of messages, by hex sha256
-    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])  # this host's ids, by the other program's
+    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])  # this host's ids by the other's ids
 
 
 class JobFormat(ABC):

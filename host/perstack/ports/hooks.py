@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from perstack.core.runs.events import Event
 from perstack.ports import PLUGIN_API as PLUGIN_API
 from perstack.ports.commands import perstack_commands
 from perstack.ports.dispatcher import DispatcherFactory
@@ -22,6 +22,9 @@ from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import StorageFactory
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events import Event
 
 # The listener port: observers of events.
 
@@ -42,7 +45,7 @@ PROJECT = "perstack"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-hookspec(perstack_commands)  # a mark on it is no error
+hookspec(perstack_commands)  # otherwise pluggy would refuse a plugin that marks this function with `@hookimpl`
 
 
 @hookspec

@@ -21,11 +21,11 @@ class Part(Generic[_Service]):
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        """`name` is for errors."""
+        """`name` is shown in errors."""
         self.name = name
 
     def offer(self, make: Callable[[], _Service]) -> Offer:
-        """Return the entry of the table that makes the service when it is asked for first."""
+        """Return a table entry that calls `make` when the service is first asked for."""
         return self, make
 
 
@@ -36,7 +36,7 @@ class Parts:
     """The services that a host offers."""
 
     def __init__(self, offers: Iterable[Offer] = (), others: Callable[[], Iterable[Offer]] = tuple) -> None:
-        """Offer these; none is made yet. `others` has offers whose keys a start should not import."""
+        """Make no service yet. `others` returns further offers, whose keys are not imported at every start."""
         self._makers = dict(offers)
         self._others = others
         self._made: dict[Part[Any], Any] = {}

@@ -1,7 +1,7 @@
 """The provider port: the endpoint of a model.
 
 A provider plugin registers a `ProviderFactory`; the host creates a `Provider` from it and calls `generate`. Both are
-base classes: what is not abstract has a default, which says what holds without that ability.
+base classes. Members that are not abstract have defaults, which describe a provider without that ability.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class GenerationRequest:
 
     Within one Run, `messages` only grows at its end until a compaction replaces it by another History, and
     `instruction` and `tools` do not change, so that a codec can produce byte-stable prefixes. If `tools` is empty or
-    `allow_tools` is false, the reply must not contain a tool call. Of the tools that the provider runs,
-    the model may use `provider_tools`; the host drops a use of any other.
+    `allow_tools` is false, the reply must not contain a tool call. Of the tools that the provider runs
+    itself, the model may use only `provider_tools`; the host drops uses of others.
     """
 
     model: str
@@ -76,8 +76,8 @@ class GenerationRequest:
     blobs: BlobReader
     allow_tools: bool = True  # False: tools are sent, to keep the prefix stable, but must not be called
     reasoning_budget: ReasoningBudget | None = None
-    max_tokens: int | None = None  # of the reply, within the user's own setting; None: only that applies
-    temperature: float | None = None  # before the user's setting; a wish: not for a model that refuses it
+    max_tokens: int | None = None  # maximum reply tokens; the user's setting applies as well. None: only that
+    temperature: float | None = None  # takes precedence over the user's setting; left out for a model that refuses it
     provider_tools: tuple[OfferedProviderTool, ...] = ()
     output: JsonObject | None = None
     """JSON schema of the Run's result, which the instruction contains as well.
@@ -90,10 +90,10 @@ class GenerationRequest:
     place: RunPlace | None = None  # the Run's place in the tree of its Job; only for a provider that plays a recording
     purpose: Purpose = "reply"
     adaptations: Adaptations = ()
-    """Changes that this endpoint needs: it has refused a part before, or would. They only grow within one Run.
+    """Changes for parts that this endpoint refuses. They only grow within one Run.
 
-    `tools` has no tool that is left out. A codec sends the named fields, and schemas, accordingly; `message_encoder`
-    applies what concerns messages."""
+    The host has removed omitted tools from `tools`. A codec adapts fields and schemas of tools; `message_encoder`
+    adapts messages."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 
@@ -148,10 +148,9 @@ class Provider(ABC):
     tools: tuple[ProviderTool, ...] = ()
     """Tools that this endpoint runs itself; a subset of the tools of its factory."""
     may_omit_usage: bool = False
-    """True for an endpoint of others: the host estimates missing token counts. Otherwise 0 is exact."""
+    """True if replies may have no token counts, which the host then estimates. If False, a count of 0 is exact."""
     player: object | None = None
-    """Source of recorded answers (`perstack.recordings.play.Player`), of a provider that plays a recording: it also
-    answers for tools, skills and people.
+    """Source of recorded answers (`perstack.recordings.play.Player`) that replaces tools, skills and people, too.
 
     None: tools run and people are asked.
     """
@@ -170,22 +169,22 @@ class Provider(ABC):
         """Close connections."""
 
     def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        """Return the parts of `request` that the endpoint's refusal names, each in a form that it may accept.
+        """Return adaptations of the parts of `request` that the endpoint's refusal names.
 
-        Called once for each refusal, with the request as it was sent. The host repeats the request with the new ones
-        among them, and fails the generation without one.
+        Called once for each refusal, with the request as it was sent. The host repeats the request with the adaptations
+        that are new, and fails the generation if none is.
         """
         return ()
 
     def media_limits(self, model: str) -> MediaLimits | None:
         """Return the endpoint's limits for images and documents, which the host meets before it sends them.
 
-        None if there are none, or nobody knows them: media are sent as they are.
+        None if there are none or they are unknown: media are then sent unchanged.
         """
         return None
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Return whether the model receives such an image or document as it is, not as a line of text."""
+        """Return whether the model receives an image or document of this type; False: a line of text replaces it."""
         return True
 
 
@@ -231,17 +230,17 @@ class ProviderFactory(ABC):
     default_model: str | None = None  # the default model, of tier `middle`; None if the user must name one
     low_model: str | None = None  # a cheaper model than the default one, for tier `low`; None without one
     high_model: str | None = None  # a more capable model than the default one, for tier `high`; None without one
-    served_by: str = ""  # command that starts its server on this machine, which needs no key; empty for others
+    served_by: str = ""  # command that starts its server on this machine, if that needs no key; empty otherwise
     takes_any_address: bool = False  # True if `baseUrl` may name any server that speaks its wire format
-    needs_name: bool = False  # True if only a Run that names this provider uses it, however it is configured
-    has_one_model: bool = False  # True if there is no model to choose, so that nobody has to name one
+    needs_name: bool = False  # True if it is never chosen by default: only a Run that names it uses it
+    has_one_model: bool = False  # True if it has a single model, so that nobody has to name one
     how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
     prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
     tools: tuple[ProviderTool, ...] = ()  # tools that its providers may run themselves
     reports_cost: bool = False  # True if replies contain their cost, so that no price is looked up
     is_vendor: bool = False
-    """True if its providers, without settings, send requests with the user's key to the vendor's own address, or to one
-    that the user's environment names, and do nothing else. A definition may name such a provider without agreement."""
+    """True if its providers, without settings, do nothing but send requests with the user's key to the vendor's address
+    or to one in the user's environment. A definition may name such a provider without the user's agreement."""
 
     def model_of(self, tier: ModelTier) -> str | None:
         """Return the model for a tier, or None."""

@@ -30,14 +30,14 @@ class Surroundings:
     job_id: str
     env: Mapping[str, str]  # the host's own environment
     hidden: tuple[Path, ...] = ()
-    """Files and folders that no program may reach: state, keys and files of variables. Some may not exist yet.
-    Excludes a file of variables that `readable` names."""
+    """Files and folders that no program may reach: state, keys, and files of variables that `readable` does not name.
+    Some may not exist yet."""
     protected: tuple[Path, ...] = ()
     """Files that no program may change or create: the definitions of Experts, and what the host or a permission rule
     runs."""
-    shown: tuple[Path, ...] = ()  # folders in hidden ones that a program may read all the same: unpacked Agent Skills
-    included: Callable[[], Iterable[Path]] = tuple  # list the files of `include` now; no program may add any
-    on_notice: Callable[[str], None] = lambda line: None  # show a line to the user immediately
+    shown: tuple[Path, ...] = ()  # folders below hidden ones that a program may still read: unpacked Agent Skills
+    included: Callable[[], Iterable[Path]] = tuple  # returns the files that `include` names; no program may add one
+    on_notice: Callable[[str], None] = lambda line: None  # shows a line to the user immediately
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Program:
     stderr: Stream
     records: Path | None = None  # folder in which the program is recorded while it runs; None to record nothing
     cwd_handle: int | None = None
-    """File descriptor of `cwd`, or None. A runtime that shares the host's files starts the program in it, even if
-    `cwd` names another directory by then."""
+    """File descriptor of `cwd`, or None. A runtime that shares the host's files starts the program there, even if
+    `cwd` has become another directory."""
     domains: tuple[str, ...] = ()  # `allowedDomains` of the skill that starts it
     readable: tuple[Path, ...] = ()  # additional files and folders that this program must be able to read
 
@@ -63,7 +63,7 @@ class Ending:
     """A runtime's report on a program that has ended."""
 
     limit: str = ""  # the limit that ended the program, as text for a model; empty if none did
-    refused: tuple[str, ...] = ()  # network targets, and files of the program that were set aside, with reasons
+    refused: tuple[str, ...] = ()  # refused network targets, and files that were set aside, each with the reason
 
 
 NOTHING_TO_SAY = Ending()
@@ -107,12 +107,12 @@ class RuntimeFactory(ABC):
         """Prepare a policy, once per Job and policy. Raises SkillError for what the user must fix."""
 
     def limits(self) -> Mapping[str, str]:
-        """Return for `perstack doctor` how each limit of `[sandbox]` is enforced on this machine, or that it is not."""
+        """Return how this machine enforces each limit of `[sandbox]`, or that it does not, for `perstack doctor`."""
         return {}
 
 
 class LocalRuntime(Runtime):
-    """Programs run as the host's user, with all its rights. When one ends, its process group is terminated."""
+    """Runtime without limits: programs have the rights of the host's user. Each one's process group ends with it."""
 
     @override
     async def start(self, program: Program) -> Process:
@@ -120,7 +120,7 @@ class LocalRuntime(Runtime):
 
         return await launch(
             program.argv,
-            cwd=_by_handle(program.cwd_handle, program.cwd),
+            cwd=_fixed_path(program.cwd_handle, program.cwd),
             env=program.env,
             stdin=program.stdin,
             stdout=program.stdout,
@@ -140,8 +140,8 @@ class LocalRuntime(Runtime):
 LOCAL_RUNTIME: Runtime = LocalRuntime()
 
 
-def _by_handle(handle: int | None, path: Path) -> str | Path:
-    """Return a path to the open directory where the system has one, so that a rename cannot swap it."""
+def _fixed_path(handle: int | None, path: Path) -> str | Path:
+    """Return a path to the open directory, if the system has such paths, so that a rename cannot replace it."""
     if handle is None:
         return path
     name = Path(f"/proc/self/fd/{handle}")

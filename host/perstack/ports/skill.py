@@ -68,11 +68,11 @@ class ToolCall:
     run_id: str
     expert_key: str
     blobs: BlobStore
-    on_progress: Callable[[str], None]  # show a line of progress to the user
-    answers: tuple[Answer, ...] = ()  # answers to the questions that this same call asked before
+    on_progress: Callable[[str], None]  # shows a line of progress to the user
+    answers: tuple[Answer, ...] = ()  # answers to the questions that this call has asked
     may_ask: bool = False  # False: a question cannot be answered; treat it as declined
     sample: Sampler | None = None  # generates with the Run's own model; None unless the skill's definition allows it
-    opens: tuple[str, ...] = ()  # protected paths, from the workspace, that a permission rule opens for this call
+    opens: tuple[str, ...] = ()  # protected paths, relative to the workspace, that a permission rule opens for the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +97,23 @@ class SkillContext:
     env: Mapping[str, str]
     """The host's environment, including `.env` files. A child process gets only what the skill's definition
     requests."""
-    state_dir: str | None = "perstack"  # name in the workspace that tools must not use: the state; or None
-    on_stderr: Callable[[str], None] = lambda line: None  # show a line that the skill's server wrote to stderr
+    state_dir: str | None = "perstack"  # name of the state folder in the workspace, which tools must not use; or None
+    on_stderr: Callable[[str], None] = lambda line: None  # shows a line that the skill's server wrote to stderr
     programs: Path | None = None
     """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None
     if no other process would resume the Job."""
     parts: Parts = NO_PARTS  # services of the host, such as the tasks of agents (`perstack.tasks.memory.TASK_MEMORY`)
-    off_limits: tuple[Path, ...] = ()  # more paths that tools must not use, absolute: the location of the state
+    off_limits: tuple[Path, ...] = ()  # absolute paths of the state, which tools must not use either
     protected: tuple[Path, ...] = ()
     """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their
     names."""
     read_only: tuple[Path, ...] = ()
-    """Absolute paths of programs that the host or a permission rule runs. Tools may read them, and must neither change
+    """Absolute paths of programs that the host or a permission rule runs. Tools may read them, but must neither change
     nor create them."""
-    protected_patterns: tuple[str, ...] = ()  # absolute, of `include`: files that would be protected too
-    writable: tuple[str, ...] = ()  # absolute, outside of the workspace: `writable` of `[sandbox]`
-    readable: tuple[str, ...] = ()  # absolute, outside of the workspace, and files of variables
-    runtime: Runtime = LOCAL_RUNTIME  # starts the skill's programs. A skill must start every program with it
+    protected_patterns: tuple[str, ...] = ()  # absolute patterns of `include`: files that match are protected, too
+    writable: tuple[str, ...] = ()  # absolute paths outside the workspace: `writable` of `[sandbox]`
+    readable: tuple[str, ...] = ()  # absolute paths outside the workspace, and files of variables
+    runtime: Runtime = LOCAL_RUNTIME  # the skill must start all its programs with it
     variables: tuple[str, ...] = ()  # names of variables in `env` that every program gets in addition
 
 
@@ -173,7 +173,7 @@ class SkillFactory(ABC):
         """
 
     def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...] | None:
-        """Return all tools before pick and omit, without starting or raising anything; None if unknown."""
+        """Return all tools before pick and omit, without starting anything; None if unknown. Must not raise."""
         return None
 
     def check(self, definition: SkillDefinition) -> None:  # noqa: B027 - most factories can tell only by opening

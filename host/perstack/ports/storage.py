@@ -104,8 +104,8 @@ MARK_NAME = "origin.json"
 class StorageCheck:
     """Result of checking one requirement of a storage."""
 
-    about: str  # a word or two: `server`, `rights`
-    is_there: bool
+    about: str  # subject in a word or two: `server`, `rights`
+    is_there: bool  # True if the requirement is met
     text: str  # finding and place, without secrets
     remedy: str = ""
 
@@ -132,8 +132,8 @@ class Storage(ABC):
     def space(self, name: str) -> Storage:
         """Return a separate set of Jobs in this store; one object per name.
 
-        No set sees the Jobs of another. It keeps all these promises, and closes with this storage. `name` is a few
-        lower case letters, and not `jobs`.
+        No set has the Jobs of another. Each keeps all promises of a storage, and is closed with this one. `name` is a
+        few lower-case letters, but not `jobs`.
         """
 
     @abstractmethod
@@ -156,7 +156,7 @@ class Storage(ABC):
 
     @abstractmethod
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return the ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return the ids of the Runs that have a log, in order of number. Raises NotFound for an unknown Job."""
 
     @abstractmethod
     async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
@@ -167,22 +167,22 @@ class Storage(ABC):
         """
 
     def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
-        """Do what `append` does without waiting; return False, having done nothing, if it would take a millisecond.
+        """Append without waiting, as `append` does; do nothing and return False if that could take a millisecond.
 
-        Records that are not `synced` outlive this process, and power loss after the log's next append or `sync_now`.
+        Without `synced`, records survive the end of this process at once, power loss after the next append or sync.
         """
         return False
 
     def sync_now(self, ref: RunRef) -> None:
-        """Make appended records survive power loss. Raises StorageError. For storages that support `append_now`."""
+        """Sync the records of `append_now`, so that they survive power loss. Raises StorageError."""
         raise NotImplementedError
 
     @abstractmethod
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
+        """Return the records after number `after`, at most `limit`; none for an unknown Run. Raises Damaged."""
 
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
-        """Return at most `count` last records for a preview, perhaps unchecked; none for an unknown Run."""
+        """Return the last `count` records for a preview, perhaps without checking them; none for an unknown Run."""
         try:
             records = await self.read(ref)
         except Damaged as damage:
@@ -206,7 +206,7 @@ class Storage(ABC):
 
     @abstractmethod
     async def erase_traces(self, job_id: str) -> None:
-        """Remove what remains on the medium of a Job's replaced or removed bytes.
+        """Erase remains of a Job's replaced or removed bytes from the medium.
 
         Examples are unused pages, a write-ahead log and files of an interrupted write. The caller holds the Job's
         lease. Raises StorageError if another process prevents it; calling it again completes the work.
@@ -217,10 +217,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store bytes once and return their hex sha256. Synced before it returns. Raises NotFound."""
+        """Store bytes once, synced, and return their hex sha256. Raises NotFound for an unknown Job."""
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store all blobs, synced, or none incompletely, and return their hex sha256. Raises NotFound."""
+        """Store blobs, synced, and return their hex sha256 in order. None is stored in part. Raises NotFound."""
         import asyncio
 
         names: list[str] = []
@@ -304,7 +304,7 @@ class Storage(ABC):
         """Return one Job's entry with its place in the log, or None; the Job itself may be gone."""
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an entry but no Job, and that `delete_job` did not delete."""
+        """Return the ids of Jobs that still have an entry but were removed without `delete_job`."""
         return ()
 
     # Copies of log data for people and tools, Run settings and checkpoints: caches too (promise 5). A storage that
@@ -344,7 +344,7 @@ class Storage(ABC):
 
     @abstractmethod
     async def size(self) -> int:
-        """Return the bytes that the whole store takes, with all its spaces and data that belongs to no Job."""
+        """Return the size of the whole store in bytes, including all its spaces and data that belongs to no Job."""
 
     async def checks(self) -> Sequence[StorageCheck]:
         """Check a server's requirements without creating a Job; an unreachable one is a failed check."""
@@ -361,14 +361,14 @@ class Storage(ABC):
         return None
 
     async def require_own(self, job_id: str) -> None:
-        """Raise NotAgreed unless this user's installation began all logs of a Job. For the host: it wraps local state.
+        """Raise NotAgreed unless this user's installation began all logs of a Job. Only the host overrides this.
 
         Called by code that acts on a Job before it writes to it or leases it.
         """
         return
 
     def as_evidence(self) -> Storage:
-        """Return this storage, opened such that reading writes nothing to its folder or file, not even a cache.
+        """Return this storage in a form whose reads write nothing to its folder or file, not even a cache.
 
         The host reads state of unknown origin through it. A storage with a `local_state` overrides it if its reads
         may write.
@@ -377,7 +377,7 @@ class Storage(ABC):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Absolute paths of the files and folders it uses on this machine, whether they exist or not."""
+        """Absolute paths of the files and folders that the storage uses on this machine; they may not exist yet."""
         return ()
 
     @property
@@ -388,7 +388,7 @@ class Storage(ABC):
     # Jobs of other programs, in a storage that shows them (`StorageFactory.open` with formats).
 
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
-        """Return the Runs that only another program wrote, each with that program's name.
+        """Return the name of the program that wrote the Run, by the ids of Runs that only another program wrote.
 
         Their hash chain is computed while reading, so edits of their files cannot be detected. Raises NotFound for an
         unknown Job.
@@ -396,9 +396,9 @@ class Storage(ABC):
         return {}
 
     async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
-        """Return the Job of another program's checkpoint, with this host's id for the checkpoint; None if unknown.
+        """Return the Job id of another program's checkpoint and this host's id for the latter; None if unknown.
 
-        Without `job_id`, it is the Job that has the checkpoint's file.
+        Without `job_id`, find the Job that has the checkpoint's file.
         """
         return None
 
@@ -415,7 +415,7 @@ class StorageFactory(ABC):
     ) -> Storage:
         """Return a storage for the part after the colon. Raises UsageError if it or a setting is invalid.
 
-        Relative paths are relative to `workspace`, whose state it holds: the folder of perstack.toml, or the current
-        directory. A storage whose folders may contain Jobs that another program wrote in one of `formats` shows them
-        too; the first format that can read a folder is used.
+        Relative paths start at `workspace`: the folder of perstack.toml, or the current directory. A storage whose
+        folders may contain Jobs that another program wrote in one of `formats` shows them too; the first format that
+        can read a folder is used.
         """

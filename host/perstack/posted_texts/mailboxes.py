@@ -29,7 +29,7 @@ class Mailboxes:
         """Add a text for a Run; it survives power loss when this returns. Raises Conflict if too many wait."""
         box, owner_id = self._box(run)
         if len(await box.records(owner_id)) >= MAX_WAITING:
-            raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has taken them")
+            raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has read them")
         await box.add(owner_id, text.to_json())
 
     async def waiting(self, run: Run) -> list[PostedText]:
@@ -57,9 +57,9 @@ class Mailboxes:
         boxes = [(self._of_jobs, target._of_jobs, job_id)]
         boxes += [(self._of_delegates, target._of_delegates, run_id) for run_id in await self._delegates_of(job_id)]
         for source, other, owner_id in boxes:
-            there = set(await other.records(owner_id))
+            existing = set(await other.records(owner_id))
             for record in await source.records(owner_id):
-                if record not in there:
+                if record not in existing:
                     await other.add(owner_id, record)
 
     async def forget_job(self, job_id: str) -> None:

@@ -37,11 +37,11 @@ class PostedText(Record):
 
 
 class Delivery(Record):
-    """A text that was posted, and how it reaches its Run."""
+    """A posted text, and how it reaches its Run."""
 
     id: str
     run_id: str
-    status: RunStatus  # of the Run when the text was posted
+    status: RunStatus  # status of the Run when the text was posted
     is_driven: bool  # True if a process drives the Job, so that the next generation has the text
 
     @property
@@ -54,18 +54,18 @@ class Delivery(Record):
 
 
 class StandingText(Record):
-    """A text that is never summarised away: of a person, or of the Expert's definition."""
+    """A text that is never summarised away, from a person or the Expert's definition."""
 
-    id: str = Field(default="", exclude_if=falsy)  # of the event that brought it, or of a text that waits
+    id: str = Field(default="", exclude_if=falsy)  # id of the event that brought it, or of a waiting text
     text: Text
     run_id: str
-    by: By | None = None  # None if unknown, as of a query, and for a text of the definition
+    by: By | None = None  # None if unknown, as for a query, and for a text of the definition
     is_of_definition: bool = Field(default=False, exclude_if=falsy)
     is_waiting: bool = Field(default=False, exclude_if=falsy)  # True if no generation of the Run has had it yet
 
 
 def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingText, ...]:
-    """Return what is never summarised away for a Run, oldest first: of its definition, of people, and what waits."""
+    """Return the texts that are never summarised away for a Run: of its definition, of people, and waiting ones."""
     dropped = {posted.drops for posted in waiting}
     always = [
         StandingText(text=saying.text, run_id=run.id, is_of_definition=True)
@@ -90,8 +90,8 @@ def check_posted(text: str) -> str:
         raise UsageError("TEXT is empty: say what the Run is to know")
     if len(text) > MAX_TEXT_CHARS:
         raise UsageError(
-            f"TEXT has {len(text):,} characters, and may have {MAX_TEXT_CHARS:,}: put it in a file of the workspace,"
-            " and tell its path"
+            f"TEXT has {len(text):,} characters, more than {MAX_TEXT_CHARS:,}: put it in a file of the workspace, and"
+            " post its path"
         )
     return text
 
@@ -106,7 +106,7 @@ def receiver(job: Job, run_id: str | None) -> Run:
     if coordinator.status == "completed":
         raise UsageError(f"Job {job.id} is completed", next_steps=(Continue(job.id, coordinator.start.expert_key),))
     if run.status == "completed" or (run.is_coordinator and run is not coordinator):
-        raise UsageError(f"Run {run.id} has ended; tell it to the Coordinator {coordinator.id}")
+        raise UsageError(f"Run {run.id} has ended: post the text to the Coordinator {coordinator.id}")
     return run
 
 

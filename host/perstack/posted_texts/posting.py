@@ -45,7 +45,7 @@ class PostedTexts:
         for run in _receivers(job):
             if any(text.id == text_id for text in standing_texts(run, await self._mailboxes.waiting(run))):
                 return await self._post(run, by, drops=text_id)
-        raise NotFound(f"no person has said {text_id} to Job {job_id}", next_steps=(Inspect("log", job_id),))
+        raise NotFound(f"Job {job_id} has no posted text {text_id}", next_steps=(Inspect("log", job_id),))
 
     async def standing_texts(self, job_id: str, *, run_id: str | None = None) -> tuple[StandingText, ...]:
         """Return what is never summarised away for the Coordinator or another Run, oldest first. Raises NotFound."""

@@ -83,10 +83,10 @@ _TYPES_BY_ANNOTATION: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 def checked_call(function: _Call) -> _Call:
     """Decorate a public function so that an unknown argument, or a value of a wrong type, raises UsageError at once."""
-    form = cache(lambda: inspect.signature(function))
+    signature = cache(lambda: inspect.signature(function))
 
     def check(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        problem = _problem(form(), args, kwargs)
+        problem = _problem(signature(), args, kwargs)
         if problem is not None:
             raise UsageError(f"{function.__qualname__.removesuffix('.__init__')}: {problem}")
 
@@ -116,17 +116,17 @@ def called_as(declaration: Callable[..., object]) -> Callable[[_Call], _Call]:
     return decorate
 
 
-def _problem(form: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
-    known = [name for name in form.parameters if name not in ("self", "cls")]
+def _problem(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+    known = [name for name in signature.parameters if name not in ("self", "cls")]
     for name in kwargs:
         if name not in known:
             return f"there is no argument `{name}`; {did_you_mean(name, known)}"
     try:
-        values = form.bind(*args, **kwargs).arguments
+        values = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         return str(error)
     for name in known:
-        kinds = str(form.parameters[name].annotation).split(" | ")
+        kinds = str(signature.parameters[name].annotation).split(" | ")
         if name in values and not any(_is_of_kind(values[name], kind) for kind in kinds):
             return f"`{name}` must be {' or '.join(_kind(kind) for kind in kinds if kind != 'None')}"
         if "Path" in kinds and "\0" in str(values.get(name)):

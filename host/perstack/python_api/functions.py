@@ -22,7 +22,7 @@ class FunctionsOfExpert(Toolkit[None, None]):
     """The functions of one Expert."""
 
     def __init__(self, expert: Expert) -> None:
-        """Make them tools. Raises PluginError for a function that cannot be one."""
+        """Make the Expert's functions tools. Raises PluginError for a function that cannot be a tool."""
         super().__init__(functions_skill(expert.key, expert.tools).plugin)
         for function in expert.tools:
             self.add(function)
@@ -39,7 +39,7 @@ class FunctionsOfExpert(Toolkit[None, None]):
 
     @override
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """Raise SkillError for a function that the Run began with and that is not given now."""
+        """Open the skill. Raises SkillError if a function with which the Run began is missing."""
         self.check(definition)
         return await super().open(definition, context)
 

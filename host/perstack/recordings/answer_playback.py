@@ -1,4 +1,4 @@
-"""Answers of a recording to a stopped Job: to its question, or for calls that began and have no result."""
+"""Answer a stopped Job from a recording: its question, or its calls that began and have no result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perstack.ports.provider import Provider
 from perstack.recordings.model import SaidApproval, SaidForm, SaidText
 from perstack.recordings.run_playback import played_calls, player_of
 
-DOOR = "recording"  # the door that is recorded for answers of a recording
+DOOR = "recording"  # door that is recorded with answers from a recording
 
 
 def recorded_answer(setup: HostSetup, job: Job) -> ResumedRun | None:
@@ -44,7 +44,7 @@ def recorded_answer(setup: HostSetup, job: Job) -> ResumedRun | None:
 
 
 def recorded_settlements(setup: HostSetup, job: Job) -> dict[str, Settlement]:
-    """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
+    """Return a retry for each unsettled call that a recording answers, by key: playing it again has no effect."""
     if not job.plays_recording:
         return {}
     settlements: dict[str, Settlement] = {}
@@ -69,7 +69,7 @@ def _recorded_answer(
     player = player_of(provider)
     if player is None:
         return None
-    place = places_of(tally.start for tally in job.runs.values())[run.id]
+    place = places_of(counted_run.start for counted_run in job.runs.values())[run.id]
     call_place = (place, asking_question.tool_call_id, run.step)
     if asking_question.call_digest:
         approval = player.answer_to(*call_place, SaidApproval)

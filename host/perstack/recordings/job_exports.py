@@ -34,7 +34,7 @@ DOCUMENT_FORMAT = 1
 
 
 async def job_document(storage: Storage, job_summary: JobSummary) -> JsonObject:
-    """Return a document with `format`, `job_summary`, `runs`, `checkpoints` and `messages`."""
+    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`."""
     checkpoints: list[JsonValue] = []
 
     def observe(event: StoredEvent, run: Run) -> None:
@@ -55,7 +55,7 @@ async def job_document(storage: Storage, job_summary: JobSummary) -> JsonObject:
     }
 
 
-async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mapping[str, bytes]:
+async def foreign_files(storage: Storage, job_id: str, job_format: JobFormat) -> Mapping[str, bytes]:
     """Return the files of a Job in the format of another program, by relative path."""
     logs: dict[str, list[StoredEvent]] = {}
 
@@ -66,13 +66,13 @@ async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mappi
     await load_job(storage, job_id, observe)
     blobs: dict[str, bytes] = {}
     for name in _blobs_of(logs.values()):
-        # the text in place of a lost file names it
+        # a lost file is replaced by a text that names it
         with suppress(NotFound):
             blobs[name] = await storage.blob(job_id, name)
     try:
-        return form.write(logs, blobs)
+        return job_format.write(logs, blobs)
     except (ValueError, LookupError, ArithmeticError) as error:
-        raise StorageError(f"Job {job_id} cannot be written in the form {form.name}: {error}") from error
+        raise StorageError(f"Job {job_id} cannot be written in the format {job_format.name}: {error}") from error
 
 
 def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
@@ -80,13 +80,13 @@ def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
 
 
-def _json(fact: Record) -> JsonObject:
-    document: JsonObject = json.loads(fact.to_json())
+def _json(record: Record) -> JsonObject:
+    document: JsonObject = json.loads(record.to_json())
     return document
 
 
 async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> Recording:
-    """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing."""
+    """Record a Job up to its latest event, without secrets of `env` and texts that look like one. Writes nothing."""
     logs: dict[str, list[StoredEvent]] = {}
     message_counts: dict[str, int] = {}
 
@@ -97,7 +97,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
 
     job = await load_job(storage, job_id, observe)
     if not logs:
-        raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
+        raise UsageError(f"Job {job_id} cannot be recorded: it has not begun")
     source = RecordingSource(
         job_id=job_id,
         status=summarize(job, is_driven=False).status,
@@ -114,7 +114,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
 async def _tools(
     storage: Storage, job_id: str, logs: Iterable[Iterable[StoredEvent]]
 ) -> dict[str, tuple[JsonObject, ...]]:
-    """Return the tools of each digest; without those whose blob is lost, which are played without a description."""
+    """Return the tools by digest. Tools whose blob is lost are missing, and are played without a description."""
     digests = {event.tools_digest for log in logs for event in log if isinstance(event, StartGeneration)}
     tools_by_digest: dict[str, tuple[JsonObject, ...]] = {}
     for digest in digests - {None}:
@@ -137,11 +137,11 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
         try:
             blobs[name] = await storage.blob(job_id, name)
         except NotFound as error:
-            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is gone"
+            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
             raise Damaged(words, readable=0) from error
         size += len(blobs[name])
         if size > MAX_BLOB_BYTES:
-            break  # too much already: `recording_of` refuses it
+            break  # too large already: `recording_of` refuses it
     return blobs
 
 
@@ -162,7 +162,7 @@ class JobExports:
         return self._source.setup.plugins.formats.keys()
 
     async def record(self, job_id: str | None = None) -> Recording:
-        """Record a Job, as far as it has got, for the provider `recorded`, without texts that look like secrets.
+        """Record a Job up to its latest event for the provider `recorded`, without texts that look like secrets.
 
         Raises NotFound, Damaged, and UsageError for a Job that is too large or has a redacted event.
         """

@@ -61,8 +61,8 @@ class RecordingSource:
 
 
 @dataclass(slots=True)
-class _Recorded:
-    """Reply that is completed by later events of the log."""
+class _OpenReply:
+    """Reply whose calls later events of the log complete."""
 
     reply: RecordedReply
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
@@ -77,13 +77,13 @@ def digest_of_instruction(instruction: str) -> str:
     return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) -> Recording:
+def recording_of(source: RecordingSource, masker: SecretMasker, version: str) -> Recording:
     """Return the recording of a Job, without secrets.
 
     Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
     Job with a redacted event, or a Job that exceeds a recording's limits.
     """
-    _check(source, hiding)
+    _check(source, masker)
     numbers = {run_id: number for number, run_id in enumerate(source.logs)}
     runs: list[RecordedRun] = []
     experts: dict[str, RecordedExpert] = {}
@@ -91,20 +91,22 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
         start = log[0]
         if not isinstance(start, StartRun):
             raise UsageError(f"{run_id} cannot be recorded: its log does not begin with startRun")
-        reader = _LogReader(start, source, hiding)
+        reader = _LogReader(start, source, masker)
         for event in log:
-            reader.take(event)
-        above = start.delegated_by
+            reader.add(event)
+        delegation = start.delegated_by
         runs.append(
             RecordedRun(
                 expert=start.expert_key,
-                query=hiding.text(start.query),
-                called_by=None if above is None else CalledBy(run=numbers[above.run_id], call=above.tool_call_id),
+                query=masker.text(start.query),
+                called_by=None
+                if delegation is None
+                else CalledBy(run=numbers[delegation.run_id], call=delegation.tool_call_id),
                 model=full_name(start.provider, start.model),
                 status=source.statuses[run_id],
-                attached=tuple(_result_part(part, hiding) for part in start.attachments),
+                attached=tuple(_result_part(part, masker) for part in start.attachments),
                 replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
-                told=tuple(_told_text(event, hiding) for event in log if isinstance(event, events.TellRun)),
+                told=tuple(_told_text(event, masker) for event in log if isinstance(event, events.TellRun)),
             )
         )
         earlier = experts.get(start.expert_key)
@@ -121,23 +123,23 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
     )
     size = len(recording.to_bytes())
     if size > MAX_RECORDING_BYTES:
-        raise UsageError(f"Job {source.job_id} cannot be recorded: {size >> 20} MiB, where a recording has at most "
+        raise UsageError(f"Job {source.job_id} cannot be recorded: it would have {size >> 20} MiB, and may have "
                          f"{MAX_RECORDING_BYTES >> 20}")  # fmt: skip
     return recording
 
 
-def _check(source: RecordingSource, hiding: SecretMasker) -> None:
+def _check(source: RecordingSource, masker: SecretMasker) -> None:
     for run_id, log in source.logs.items():
         redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
         if redacted is not None:
             reason = f"{redacted.event_id} was redacted, so it does not say what happened"
-            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job in which nothing was")
+            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job without redactions")
     size = sum(map(len, source.blobs.values()))
     if size > MAX_BLOB_BYTES:
-        limit = f"where a recording has at most {MAX_BLOB_BYTES >> 20}"
+        limit = f"and may have {MAX_BLOB_BYTES >> 20}"
         raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {limit}")
     for name, data in source.blobs.items():
-        if hiding.is_in(data):
+        if masker.is_in(data):
             flaw = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
             raise UsageError(f"Job {source.job_id} cannot be recorded: {flaw}; record a Job without it")
 
@@ -145,18 +147,18 @@ def _check(source: RecordingSource, hiding: SecretMasker) -> None:
 class _LogReader:
     """Reader of one Run's log, which builds the Run's replies from its events."""
 
-    def __init__(self, start: StartRun, source: RecordingSource, hiding: SecretMasker) -> None:
+    def __init__(self, start: StartRun, source: RecordingSource, masker: SecretMasker) -> None:
         self._source = source
-        self._hiding = hiding
+        self._masker = masker
         self._first = self._model = full_name(start.provider, start.model)
         self._generation_start: events.StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
-        self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
+        self._reply_by_call: dict[str, _OpenReply] = {}  # reply that contains a call, by the call's id
         self._changes: dict[str, JsonObject] = {}  # arguments of calls that a person has changed, by the call's id
-        self.replies: dict[tuple[int, str], _Recorded] = {}
+        self.replies: dict[tuple[int, str], _OpenReply] = {}
         self.tools: list[RecordedTool] = []
 
-    def take(self, event: StoredEvent) -> None:
+    def add(self, event: StoredEvent) -> None:
         match event:
             case events.StartGeneration():
                 self._generation_start = event
@@ -166,9 +168,9 @@ class _LogReader:
             case events.SwitchModel():
                 self._model = event.to
             case events.FinishGeneration():
-                self._reply(event)
+                self._on_reply(event)
             case events.CompactHistory():
-                self._summary(event)
+                self._on_summary(event)
             case _:
                 self._add_call_event(event)
 
@@ -181,29 +183,29 @@ class _LogReader:
             case events.CallInteractiveTool():
                 self._on_question(event)
             case events.AnswerQuestion():
-                self._answered(event)
+                self._on_answer(event)
             case events.DecideApproval():
-                self._decision(event)
+                self._on_decision(event)
             case events.ChangeCall():
-                self._changes[event.tool_call_id] = self._hiding.args(event.args)
+                self._changes[event.tool_call_id] = self._masker.args(event.args)
             case events.DecideChangedCall():
                 self._on_changed_call(event)
             case _:
                 pass  # the loop decides everything else again during playback
 
-    def _decision(self, event: events.DecideApproval) -> None:
+    def _on_decision(self, event: events.DecideApproval) -> None:
         if event.decision == "sandboxed":
             return  # decided again during playback, where nothing runs
         decision = "job" if event.decision == "project" else event.decision
-        comment, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
+        comment, rule = self._masker.text(event.text), self._masker.text(event.rule)
         self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=comment))
 
     def _on_changed_call(self, event: events.DecideChangedCall) -> None:
         args = self._changes.pop(event.tool_call_id, None)
-        if event.decided is not None:  # what was dropped changed nothing
+        if event.decided is not None:  # a dropped change has no effect
             self._record_answer(event.tool_call_id, SaidApproval(decision="once", changed=args))
 
-    def _reply(self, event: events.FinishGeneration) -> None:
+    def _on_reply(self, event: events.FinishGeneration) -> None:
         start_generation = self._generation_start
         is_result = start_generation is not None and start_generation.final
         reply = RecordedReply(
@@ -216,22 +218,22 @@ class _LogReader:
             usage=event.usage,
             context_window=event.context_window,
         )
-        recorded = _Recorded(reply, {recorded_call.call: recorded_call for recorded_call in reply.calls})
+        recorded = _OpenReply(reply, {recorded_call.call: recorded_call for recorded_call in reply.calls})
         self.replies[reply.step, reply.kind] = recorded
-        self._open.update(dict.fromkeys(recorded.calls, recorded))
+        self._reply_by_call.update(dict.fromkeys(recorded.calls, recorded))
 
     def _part(self, part: messages.ReplyPart) -> ReplyPart:
         match part:
             case messages.TextPart():
-                return RecordedText(text=self._hiding.text(part.text))
+                return RecordedText(text=self._masker.text(part.text))
             case messages.ThinkingPart():
-                return RecordedThinking(thinking=self._hiding.text(part.thinking))
+                return RecordedThinking(thinking=self._masker.text(part.thinking))
             case messages.ToolCallPart():
-                raw = None if part.raw_args is None else self._hiding.text(part.raw_args)
-                args = self._hiding.args(part.args)
+                raw = None if part.raw_args is None else self._masker.text(part.raw_args)
+                args = self._masker.args(part.args)
                 return RecordedCall(call=part.tool_call_id, tool=part.tool_name, args=args, raw=raw)
             case messages.ProviderToolPart():
-                args, result = self._hiding.args(part.args), self._hiding.text(part.result)
+                args, result = self._masker.args(part.args), self._masker.text(part.result)
                 return RecordedUse(use=part.tool_name, args=args, result=result, failed=part.is_error)
             case _:
                 assert_never(part)
@@ -245,72 +247,72 @@ class _LogReader:
                 and decided.tool_name in self._tools
             ):
                 self.tools.append(
-                    _tool(self._tools[decided.tool_name], decided.skill_name, decided.effect, self._hiding)
+                    _tool(self._tools[decided.tool_name], decided.skill_name, decided.effect, self._masker)
                 )
 
     def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
-        recorded = self._open.get(event.tool_call_id)
+        recorded = self._reply_by_call.get(event.tool_call_id)
         recorded_call = None if recorded is None else recorded.calls[event.tool_call_id]
         if recorded_call is None:
             return
         if recorded_call.kind == "interactive":
-            self._record_answer(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
-        parts = tuple(_result_part(part, self._hiding) for part in event.contents)
+            self._record_answer(event.tool_call_id, SaidText(text=self._masker.text(messages.text_of(event.contents))))
+        parts = tuple(_result_part(part, self._masker) for part in event.contents)
         result = parts if recorded_call.kind == "tool" else None
         self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
 
     def _record_answer(self, call_id: str, said: Said) -> None:
-        recorded = self._open.get(call_id)
+        recorded = self._reply_by_call.get(call_id)
         if recorded is not None:
             self._update(call_id, said=(*recorded.calls[call_id].said, said))
 
     def _on_question(self, event: events.CallInteractiveTool) -> None:
         if event.question is not None:
-            text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
+            text, schema = self._masker.text(event.question.message), self._masker.args(event.question.requested_schema)
             self._record_answer(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
 
-    def _answered(self, event: events.AnswerQuestion) -> None:
-        recorded = self._open.get(event.tool_call_id)
+    def _on_answer(self, event: events.AnswerQuestion) -> None:
+        recorded = self._reply_by_call.get(event.tool_call_id)
         said = () if recorded is None else recorded.calls[event.tool_call_id].said
         if said and isinstance(said[-1], SaidForm):
-            content = self._hiding.args(event.answer.content)
+            content = self._masker.args(event.answer.content)
             answer = said[-1].model_copy(update={"action": event.answer.action, "content": content})
             self._update(event.tool_call_id, said=(*said[:-1], answer))
 
     def _update(self, call_id: str, **changes: object) -> None:
-        recorded = self._open.get(call_id)
+        recorded = self._reply_by_call.get(call_id)
         if recorded is not None:
             recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
 
-    def _summary(self, event: events.CompactHistory) -> None:
+    def _on_summary(self, event: events.CompactHistory) -> None:
         # without a model there is an outline, which playback makes again if no text is recorded
-        texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
+        texts = (RecordedText(text=self._masker.text(summary_in(event.text))),) if event.model else ()
         model = "" if event.model in (self._first, "") else event.model
         usage = event.usage or NO_USAGE
         step = event.step_number
         reply = RecordedReply(step=step, kind="summary", reply=texts, model=model, usage=usage)
-        self.replies[step, "summary"] = _Recorded(reply)
+        self.replies[step, "summary"] = _OpenReply(reply)
 
 
-def _told_text(event: events.TellRun, hiding: SecretMasker) -> ToldText:
-    return ToldText(step=event.step_number, text=hiding.text(event.text))
+def _told_text(event: events.TellRun, masker: SecretMasker) -> ToldText:
+    return ToldText(step=event.step_number, text=masker.text(event.text))
 
 
-def _tool(tool: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:
+def _tool(tool: JsonObject, skill: str, effect: Effect, masker: SecretMasker) -> RecordedTool:
     schema: JsonValue = tool.get("inputSchema")
     return RecordedTool(
         skill=skill,
         name=str(tool.get("name")),
-        description=hiding.text(str(tool.get("description", ""))),
-        input_schema=hiding.args(schema) if isinstance(schema, dict) else {},
+        description=masker.text(str(tool.get("description", ""))),
+        input_schema=masker.args(schema) if isinstance(schema, dict) else {},
         effect=effect,
     )
 
 
-def _result_part(part: messages.ResultContent, hiding: SecretMasker) -> RecordedText | RecordedFile:
+def _result_part(part: messages.ResultContent, masker: SecretMasker) -> RecordedText | RecordedFile:
     if isinstance(part, messages.BlobPart):
         return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
-    return RecordedText(text=hiding.text(part.text))
+    return RecordedText(text=masker.text(part.text))
 
 
 def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:

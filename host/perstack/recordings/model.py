@@ -79,7 +79,7 @@ class RecordedText(Piece):
 
 
 class RecordedThinking(Piece):
-    """Model's reasoning, if it is readable by others than its vendor."""
+    """Model's reasoning, if its vendor returns it as readable text."""
 
     thinking: Text
 
@@ -196,7 +196,7 @@ class RecordedReply(Piece):
     step: int = Field(ge=0, le=10**9)
     kind: Literal["reply", "result", "summary"] = Field(default="reply", exclude_if=lambda value: value == "reply")
     """`result`: the final generation without tools. `summary`: a summary of older turns, from compaction."""
-    messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)  # that the model was sent; 0: not compared
+    messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)  # messages sent to the model; 0: not compared
     model: str = Field(default="", exclude_if=falsy)  # `provider/model`, if it is not the Run's
     reply: tuple[ReplyPart, ...] = Field(max_length=_MAX_ITEMS)
     finish_reason: FinishReason = Field(default="stop", exclude_if=lambda value: value == "stop")
@@ -209,7 +209,7 @@ class RecordedReply(Piece):
 
 
 class CalledBy(Piece):
-    """Call of another Run that a delegate was started by."""
+    """Call, in another Run, that started a delegate."""
 
     run: int = Field(ge=0, le=_MAX_ITEMS)  # index of that Run in `runs`, from 0
     call: str
@@ -253,7 +253,7 @@ class RecordedExpert(Piece):
     """Expert as of the recording."""
 
     instruction: str  # digest of its instruction
-    # without the base skill's
+    # tools, without the base skill's
     tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)
 
 
@@ -288,7 +288,7 @@ class Recording(Piece):
 
 
 def _indented_json(value: JsonValue, indent: str = "", before: int = 0) -> str:
-    """Return indented JSON, with values on one line if they fit after `before` characters."""
+    """Return indented JSON. A value is on one line if it fits after the `before` characters that precede it."""
     line = json.dumps(value, ensure_ascii=False)
     is_short = before + len(indent) + len(line) <= _LINE_WIDTH
     if is_short or not value or not isinstance(value, dict | list):
@@ -343,10 +343,10 @@ def _problem(error: ValidationError | RecursionError) -> str:
 def _disagreement(recording: Recording) -> str | None:
     depths: list[int] = []
     for number, recorded_run in enumerate(recording.runs):
-        above = recorded_run.called_by
-        if above is not None and above.run >= number:
-            return f"runs.{number}.calledBy.run: {above.run} is no Run before it"
-        depths.append(0 if above is None else depths[above.run] + 1)
+        called_by = recorded_run.called_by
+        if called_by is not None and called_by.run >= number:
+            return f"runs.{number}.calledBy.run: {called_by.run} is not an earlier Run"
+        depths.append(0 if called_by is None else depths[called_by.run] + 1)
         if depths[-1] > _MAX_CALL_DEPTH:
             return f"runs.{number}.calledBy: more than {_MAX_CALL_DEPTH} Runs, each called by the one before it"
     required_blobs = {

@@ -37,7 +37,7 @@ class PastCall:
     args: JsonObject | None  # arguments; None if they were redacted from the log
     decision: Decision
     ran: bool
-    changed: str = ""  # why the definition of the tool was not agreed to
+    changed: str = ""  # how the tool's definition differed from the one that was agreed to
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class _PastRunReader:
     past_run: PastRun
     kinds: Collection[ToolKind]
     approved: set[str] = field(default_factory=set[str])
-    _args: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # of the latest reply, by call id
-    _changes: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # by people, by call id
+    _args: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # in the latest reply
+    _changes: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # arguments from people
 
     def add_event(self, kind: bytes, event: JsonObject) -> None:
         call_id = _text(event, "toolCallId")
@@ -142,7 +142,7 @@ def _event(line: bytes) -> JsonObject:
     except BrokenSeal as error:
         raise ValueError(str(error)) from None
     except RecursionError:
-        raise ValueError("a line is nested too deep") from None
+        raise ValueError("a line is nested too deeply") from None
     return event if isinstance(event, dict) else {}
 
 

@@ -1,7 +1,7 @@
-"""Play a recording: find the recorded reply or result for each request. No state is kept between two requests.
+"""Play a recording: find the recorded reply or result for each request. No state is kept between requests.
 
-A Run is found by its position in the Job's tree, a reply by its step, a result by its call. All replies are recorded
-ones, so the calls are too. Only their outcomes can differ, which is checked before the next reply.
+A Run is found by its position in the Job's tree, a reply by its step, a result by its call. Since all replies are
+recorded, so are all calls; only their outcomes can differ, which is checked before the next reply.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def not_recorded(message: str) -> ProviderError:
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """Call that runs next."""
+    """Call that runs next, at its place in the Job's tree."""
 
     place: RunPlace
     step: int
@@ -103,7 +103,7 @@ class AskedCall:
     changed: JsonObject | None = None  # arguments that a person has given the call in place of these
 
 
-class _RunPart:
+class _IndexedRun:
     """Run of the recording, with its replies and calls indexed."""
 
     def __init__(self, recorded_run: model.RecordedRun) -> None:
@@ -125,8 +125,8 @@ class Player:
         self._any_definition = any_definition
 
     @cached_property
-    def _runs(self) -> dict[RunPlace, _RunPart]:
-        return {place: _RunPart(recorded_run) for place, recorded_run in self.recording.places().items()}
+    def _runs(self) -> dict[RunPlace, _IndexedRun]:
+        return {place: _IndexedRun(recorded_run) for place, recorded_run in self.recording.places().items()}
 
     # Generations.
 
@@ -137,37 +137,37 @@ class Player:
                 f"a tool of {place.expert_key} asks the model for a generation in step {step}, which {self.name} does"
                 " not have: play that tool as `recorded`"
             )
-        part = self._part(place)
+        part = self._run_at(place)
         reply = part.replies.get((step, purpose))
         if purpose == "summary":
             if reply is None:
-                raise not_recorded(f"{self._of(place, step)} has no summary in {self.name}")
+                raise not_recorded(f"{self._step_name(place, step)} has no summary in {self.name}")
             return reply
         if reply is None:
             last = max((number for number, kind in part.replies if kind != "summary"), default=0)
             end = f"it ends after step {last} ({part.run.status})" if last else "it has no reply"
             kind = "result" if purpose == "result" else "reply"
-            raise not_recorded(f"{self._of(place, step)} has no {kind} in {self.name}: {end}")
+            raise not_recorded(f"{self._step_name(place, step)} has no {kind} in {self.name}: {end}")
         if reply.messages and reply.messages != len(messages):
             raise not_recorded(
-                f"{self._of(place, step)}: the model would be sent {len(messages)} messages, where it was sent"
+                f"{self._step_name(place, step)}: the model would be sent {len(messages)} messages, where it was sent"
                 f" {reply.messages} when {self.name} was recorded"
             )
         return reply
 
     def ends_with(self, place: RunPlace, step: int) -> bool:
-        """Return True if a Run has no reply after this step, so that a cut one was not continued."""
+        """Return whether a Run has no reply after this step: then a reply that was cut off was not continued."""
         part = self._find_run(place)
         return part is None or not any(other > step for other, _ in part.replies)
 
-    def _find_run(self, place: RunPlace) -> _RunPart | None:
+    def _find_run(self, place: RunPlace) -> _IndexedRun | None:
         exact = self._runs.get(place)
         if exact is not None:
             return exact
         candidates = ((other, part) for other, part in self._runs.items() if replace(other, query=place.query) == place)
         return next((part for other, part in candidates if _is_hidden(other.query, place.query)), None)
 
-    def _part(self, place: RunPlace) -> _RunPart:
+    def _run_at(self, place: RunPlace) -> _IndexedRun:
         part = self._find_run(place)
         if part is None:
             raise not_recorded(self._no_run(place))
@@ -199,44 +199,43 @@ class Player:
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
         """Raise ProviderError if the outcome of a call in this step, by its id, differs from the recording."""
-        part = self._part(place)
+        part = self._run_at(place)
         for call_id, result in results.items():
             recorded_call = part.calls.get((step, call_id))
             if result is None or recorded_call is None or recorded_call.failed == result.is_error:
                 continue
-            step_name = self._of(place, step)
+            step_name = self._step_name(place, step)
             if result.is_error:
-                now = f"failed now («{_short(text_of(result.contents))}») and did not"
+                difference = f"failed now («{_short(text_of(result.contents))}») and did not"
             else:
-                now = (
+                difference = (
                     f"did not fail now, but did («{_short(_text(recorded_call))}»)"
                     if recorded_call.result
                     else "did not fail now, but did"
                 )
             raise not_recorded(
-                f"{step_name}: {recorded_call.shown} {now} when {self.name} was recorded: change back what differs,"
-                " or record"
-                " again"
+                f"{step_name}: {recorded_call.shown} {difference} when {self.name} was recorded:"
+                " change back what differs, or record again"
             )
 
     # Tools.
 
     def result(self, asked_call: AskedCall) -> model.RecordedCall:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
-        recorded_call = self._part(asked_call.place).calls.get((asked_call.step, asked_call.call_id))
+        recorded_call = self._run_at(asked_call.place).calls.get((asked_call.step, asked_call.call_id))
         shown = model.shown_call(asked_call.tool, asked_call.args)
         is_recorded = recorded_call is not None and (recorded_call.tool, recorded_call.args) == (
             asked_call.tool,
             asked_call.args,
         )
         if recorded_call is None or not is_recorded or recorded_call.changed_args != asked_call.changed:
-            raise not_recorded(f"{self._of(asked_call.place, asked_call.step)}: {shown} is not in {self.name}")
+            raise not_recorded(f"{self._step_name(asked_call.place, asked_call.step)}: {shown} is not in {self.name}")
         if recorded_call.result is None:
             reason = (
                 "it was refused then" if recorded_call.kind == "refused" else "it had none when the Job was recorded"
             )
             raise not_recorded(
-                f"{self._of(asked_call.place, asked_call.step)}: {shown} has no result in {self.name}: {reason}"
+                f"{self._step_name(asked_call.place, asked_call.step)}: {shown} has no result in {self.name}: {reason}"
             )
         return recorded_call
 
@@ -256,7 +255,7 @@ class Player:
     # People.
 
     def question(self, asked_call: AskedCall, answers: int) -> model.SaidForm | None:
-        """Return the tool's next question after so many answers; None if it asks no more."""
+        """Return the tool's next question after `answers` answers; None if it asks no more."""
         return self.answer_to(asked_call.place, asked_call.call_id, asked_call.step, model.SaidForm, answers)
 
     def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_SaidT], number: int = 0) -> _SaidT | None:
@@ -271,7 +270,7 @@ class Player:
         part = self._find_run(place)
         return () if part is None else tuple(told.text for told in part.run.told if told.step == step)
 
-    def _of(self, place: RunPlace, step: int) -> str:
+    def _step_name(self, place: RunPlace, step: int) -> str:
         return f"step {step} of {place.expert_key}"
 
 

@@ -10,7 +10,7 @@ from perstack.system.files import open_for_reading
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a recording from its file. Raises UsageError, one line with the place and what to do."""
+    """Read a recording from its file. Raises UsageError: one line with the place and a remedy."""
     try:
         with open_for_reading(path, follow=True) as file, open(file, "rb", closefd=False) as reader:
             data = reader.read(MAX_RECORDING_BYTES + 1)

@@ -155,14 +155,14 @@ class DecisionReplay:
         self._resolve = path_resolver(workspace)
         self._approvals = approvals
         self._offers = offers
-        self._tools_digest: str | None = None  # of the latest request
+        self._tools_digest: str | None = None  # digest of the tools in the latest request
         self._is_resumed = False  # True if the Run was resumed after its latest reply
         self._cached: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
         self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
 
     async def difference(self, run: Run, event: StoredEvent) -> str | None:
-        """Return what is wrong with decisions on calls as the next event; None if it is right or cannot be judged."""
+        """Return how the event's decisions on calls differ from new ones; None if they do not, or cannot be judged."""
         parts: Mapping[str, ToolCallPart]
         match event:
             case StartGeneration():
@@ -327,7 +327,7 @@ class JobApprovals:
         self.is_whole = True  # True if no approval has been redacted; valid after `all`
 
     async def all(self) -> Sequence[StandingApproval]:
-        """Return the approvals, as far as they can be read."""
+        """Return the approvals in readable lines."""
         if self._cached is None:
             self._cached = []
             for run_id in await run_ids(self._storage, self._job_id):
@@ -338,7 +338,7 @@ class JobApprovals:
 
 
 def _has_placeholder(part: ToolCallPart) -> bool:
-    from perstack.engine.plugins.secret_masking import has_placeholder  # few Runs mask secrets
+    from perstack.engine.plugins.secret_vault import has_placeholder  # few Runs mask secrets
 
     return has_placeholder((part,))
 
@@ -373,7 +373,7 @@ _Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
 
 
 def _as_delegation(policy_call: PolicyCall, target: str | None) -> PolicyCall | None:
-    """Return a recorded call under the name of the Expert that it delegates to; None if it is no delegation."""
+    """Return a recorded call under the name of the Expert that it delegates to; None if it does not delegate."""
     if policy_call.kind != "delegate" and not policy_call.skill.startswith("delegate/"):
         return None
     return replace(policy_call, tool=target or policy_call.skill.removeprefix("delegate/"), skill="", kind="delegate")
@@ -428,12 +428,12 @@ def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], wor
         if log.damage is not None:
             raise log.damage
         try:
-            run_past_run = past_run(log.run_id, log.lines, get_args(ToolKind))
+            logged_run = past_run(log.run_id, log.lines, get_args(ToolKind))
         except ValueError as error:
             raise StorageError(f"Run {log.run_id}: {error}") from error
-        to_policy_call = calls.of(run_past_run)
+        to_policy_call = calls.of(logged_run)
         policy_calls += [
-            to_policy_call(past_call, past_call.args or {}) for past_call in run_past_run.calls if past_call.ran
+            to_policy_call(past_call, past_call.args or {}) for past_call in logged_run.calls if past_call.ran
         ]
     return tuple(policy_calls)
 

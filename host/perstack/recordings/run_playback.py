@@ -93,7 +93,7 @@ def has_recorded_decision(run_drive: RunDrive, call: Call) -> bool:
 
 
 def ends_with(run_drive: RunDrive, step: int) -> bool:
-    """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+    """Return whether the recorded Run has no reply after this step: then a reply that was cut off was not continued."""
     player = player_of(run_drive.endpoint.provider)
     return player is not None and player.ends_with(run_drive.session.place, step)
 
@@ -134,7 +134,7 @@ def _base_names(run: Run) -> set[str]:
 def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
     starts_program = subject is not None and bool(subject.program or subject.script)
     if decided.skill_name in base and decided.tool_name in CHANGING_TOOLS:
-        return True  # it changes the Run alone, and a skill that it adds is played
+        return True  # it changes only the Run, and a skill that it adds is played
     changes_files = decided.skill_name in base and decided.effect != "readOnly" and not starts_program
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 

@@ -19,22 +19,22 @@ from perstack.toml_reader.experts import Draft, check_expert
 from perstack.toml_reader.source import Reporter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_SKIPPED_TIMES = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence
+_MAX_SKIPPED_TIMES = 200  # maximum repeated clock times (when clocks go back) to skip before the next occurrence
 _FIELDS = {
     "Bad minute": "minute, 0 to 59",
     "Bad hour": "hour, 0 to 23",
-    "Bad day-of-month": "day of the month, 1 to 31 and one that there is in that month",
+    "Bad day-of-month": "day of the month, 1 to 31, which that month must have",
     "Bad month": "month, 1 to 12 or JAN to DEC",
     "Bad day-of-week": "day of the week, 0 to 7 or SUN to SAT",
 }
 
 
 class WrongCron(UsageError):
-    """Invalid cron line; the message continues its name."""
+    """Raised for an invalid cron line; the message completes a sentence that begins with the key."""
 
 
 class WrongZone(UsageError):
-    """Unknown time zone; the message continues its name."""
+    """Raised for an unknown time zone; the message completes a sentence that begins with the key."""
 
 
 class Calendar:

@@ -1,6 +1,6 @@
 """Decide the next step of a schedule: start, skip or queue an occurrence, start a lost Job again, or continue one.
 
-    next_step(state, schedule, times, known, now) -> a Job to look at first, a step to perform, or None
+    next_step(schedule_state, schedule, times, context, now) -> a Job to load first, a step to perform, or None
 
 The caller (the engine) performs the step and asks again. Of occurrences that were missed, only the latest is started,
 once. A jump of the clock is harmless, because nothing earlier than the last decision is decided again.
@@ -56,7 +56,7 @@ class ScheduleContext:
     """Observations that a decision needs."""
 
     jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])  # None: it has no Run
-    resumes: bool = True  # True if the caller resumes interrupted Jobs; else a person has stopped them
+    resumes: bool = True  # True if the caller resumes interrupted Jobs; else they count as stopped by a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ Step = NeedJob | AppendEvents | BeginJob | ContinueJob
 def next_step(
     schedule_state: ScheduleState | None, schedule: Schedule, times: Times, context: ScheduleContext, now: int
 ) -> Step | None:
-    """Return the next step, or what must be looked at first; None if nothing is to do."""
+    """Return the next step, or what the decision needs first; None if there is nothing to do."""
     if schedule_state is None or schedule.line not in schedule_state.lines:
         return AppendEvents((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
     due = latest_time(times, schedule_state.lines[schedule.line], now)
@@ -106,7 +106,7 @@ def next_step(
             schedule_state, schedule_state.current, now
         )
     if due is not None:
-        return _held_up(schedule_state, schedule, schedule_state.current, due, now)
+        return _skip_or_queue(schedule_state, schedule, schedule_state.current, due, now)
     if todo == "start":
         return BeginJob(schedule_state.current)
     if todo == "continue":
@@ -159,7 +159,7 @@ def _start_occurrence(schedule_state: ScheduleState, times: Times, due: int | No
     return AppendEvents((start_occurrence,), "started", time, starts=job_id)
 
 
-def _held_up(
+def _skip_or_queue(
     schedule_state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int
 ) -> AppendEvents:
     """Skip or queue an occurrence that is due while another one's Job is running; at most one waits."""

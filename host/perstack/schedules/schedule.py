@@ -84,7 +84,7 @@ parse_schedule_event = EventParser[StoredScheduleEvent](
 LABEL = SCHEDULE_LABEL
 
 Place = Literal["idle", "working", "queued", "next"]
-"""No Job is running; one is; one is, and an occurrence waits for its end; that occurrence is to start."""
+"""`idle`: no Job runs. `working`: one runs. `queued`: an occurrence waits for its end. `next`: that one starts next."""
 
 TRANSITIONS: dict[str, Transition[Place]] = {
     # the previous Job may be waiting for a person
@@ -171,7 +171,7 @@ def evolve_schedule(schedule_state: ScheduleState | None, event: StoredScheduleE
     """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
     if schedule_state is None:
         if not isinstance(event, SetSchedule):
-            raise IllegalEvent("the first is not setSchedule")
+            raise IllegalEvent("the first event is not setSchedule")
         lines = {event.line: event.timestamp}
         return ScheduleState(name=event.schedule, version=1, lines=lines, updated_at=event.timestamp)
     if event.schedule != schedule_state.name:
@@ -217,7 +217,7 @@ def _apply_start(schedule_state: ScheduleState, start_occurrence: StartOccurrenc
     if start_occurrence.at == schedule_state.waiting:
         return _Changes(current=started, waiting=None, last=previous)
     if schedule_state.waiting is not None:
-        raise IllegalEvent(f"startOccurrence is of {start_occurrence.at}, and {schedule_state.waiting} waits")
+        raise IllegalEvent(f"startOccurrence is of {start_occurrence.at}, but {schedule_state.waiting} waits")
     return _Changes(current=started, last=previous, lines=_mark_decided(schedule_state, start_occurrence))
 
 
@@ -235,5 +235,5 @@ def _require_current(
 ) -> Occurrence:
     """Return the current occurrence. Raises IllegalEvent if the event names another one."""
     if schedule_state.current is None or schedule_state.current.job_id != event.job_id:
-        raise IllegalEvent(f"{event.type} is about Job {event.job_id}, which is not at work")
+        raise IllegalEvent(f"{event.type} is about Job {event.job_id}, which is not the current one")
     return schedule_state.current

@@ -1,7 +1,7 @@
 """The scheduler: find what is due in a storage and process it.
 
-Due are: tasks whose wake time, answer or condition has come; Jobs and iterations that paused for a provider's rate
-limit; and occurrences of schedules. Any number of processes may run schedulers on one storage. What to do next is a
+Due are tasks whose wake time, answer or condition has come, Jobs and iterations that paused for a provider's rate
+limit, and occurrences of schedules. Any number of processes may run schedulers on one storage. What to do next is a
 pure function of the state (`next_step`); the events are appended at the version on which they were decided, so if
 several processes decide at once, one wins, and the others get a Conflict. The id of a task's Job is recorded in that
 append: a Job whose process died before its start is started again under the same id. An error of one item becomes a
@@ -23,7 +23,7 @@ from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.iterations.commands import ask_command
@@ -50,7 +50,7 @@ from perstack.tasks.due_tasks import (
 from perstack.tasks.events import WakeTask
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import TaskState
-from perstack.tasks.summaries import Row, to_look_after
+from perstack.tasks.summaries import Row, possibly_due
 from perstack.workers.orders import PausedTarget, are_old, is_over
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Scheduler:
         self._schedules = schedules
         self._source = source
         self._launcher = launcher
-        self._soon = asyncio.Event()
-        self._turn = asyncio.Semaphore(_CONCURRENT_ITEMS)
+        self._wake_requested = asyncio.Event()
+        self._slots = asyncio.Semaphore(_CONCURRENT_ITEMS)
         self._busy: set[DueItem] = set()
 
     async def once(self) -> tuple[DueWorkResult, ...]:
@@ -137,7 +137,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             last_cleanup = 0
             while True:
-                self._soon.clear()
+                self._wake_requested.clear()
                 for item in await self._candidates(with_jobs=with_jobs):
                     if item not in self._busy:
                         self._busy.add(item)
@@ -150,14 +150,14 @@ class Scheduler:
 
     def wake(self) -> None:
         """Make the next pass of `watch` start early, because something has happened."""
-        self._soon.set()
+        self._wake_requested.set()
 
     async def _wait_for_next(self, seconds: float) -> None:
         minimum = min(seconds, _MIN_PASS_INTERVAL_S)
         await asyncio.sleep(minimum)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds - minimum):
-                await self._soon.wait()
+                await self._wake_requested.wait()
 
     async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
         try:
@@ -172,21 +172,21 @@ class Scheduler:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
         due = [DueItem(schedule.name, "schedule") for schedule in self._source.setup.project.schedules]
-        rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
-        due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
-        paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
-        due += no_series
+        rows, row_errors = await _list_or_error("tasks", self._memory.log.rows())
+        due += [*row_errors, *map(_due_task, possibly_due(rows, now))]
+        paused, series_errors = await _list_or_error("iterations", self._due_iterations(now))
+        due += series_errors
         due += [
             DueItem(series_summary.id, "iterations", series_summary.message if series_summary.damaged else None)
             for series_summary in paused
         ]
-        if no_rows or no_series or not with_jobs:
+        if row_errors or series_errors or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
         task_jobs = {row.get("jobId") for row in rows}
         series_prefixes = tuple(f"{series_summary.id}-" for series_summary in paused)
-        jobs, no_jobs = await _list_or_error("Jobs", self._due_jobs(now))
+        jobs, job_errors = await _list_or_error("Jobs", self._due_jobs(now))
         unowned = [job_id for job_id in jobs if job_id not in task_jobs and not job_id.startswith(series_prefixes)]
-        return [*due, *no_jobs, *(DueItem(job_id, "job") for job_id in unowned)]
+        return [*due, *job_errors, *(DueItem(job_id, "job") for job_id in unowned)]
 
     async def _due_jobs(self, now: int) -> list[str]:
         job_ids: list[str] = []
@@ -206,7 +206,7 @@ class Scheduler:
 
     async def _process_safely(self, item: DueItem) -> DueWorkResult | None:
         try:
-            async with self._turn:
+            async with self._slots:
                 return await self._process(item)
         except (Conflict, NotAllowed, NotFound):
             return None  # another process was faster
@@ -230,7 +230,7 @@ class Scheduler:
             case "schedule":
                 return DueWorkResult(did="failed", schedule=item.id, error=error)
             case "list":
-                return DueWorkResult(did="failed", error=f"what there is of {item.id} cannot be listed: {error}")
+                return DueWorkResult(did="failed", error=f"the {item.id} cannot be listed: {error}")
         assert_never(item.kind)
 
     async def _process(self, item: DueItem) -> DueWorkResult | None:
@@ -271,7 +271,7 @@ class Scheduler:
             return None
 
     async def _process_task(self, task_id: str) -> DueWorkResult | None:
-        """Process a task: take its next step until nothing is due; read what the steps ask for."""
+        """Process a task: take its next steps until nothing is due, and load what the decisions need."""
         task = await self._memory.get(task_id)
         context = TaskContext(task.agent_id in self._source.setup.project.experts)
         while (step := next_step(task, context, self._now())) is not None:

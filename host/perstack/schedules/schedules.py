@@ -69,7 +69,7 @@ class JobLauncher:
         self.resumes = not queue  # True if this launcher resumes interrupted Jobs
 
     async def check(self, expert_key: str) -> None:
-        """Raise what would prevent a Job of the Expert from starting.
+        """Raise the error that would prevent a Job of the Expert from starting.
 
         For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
         """
@@ -140,7 +140,7 @@ SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
 
 
 class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
-    """Store of all schedules. It decides nothing."""
+    """Store of all schedules; decisions are in `decide`."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of schedules to an anchor, if there is one, whenever no Job is running."""

@@ -75,7 +75,7 @@ class SnapshotDelta:
     """The changes between a snapshot and the one before it."""
 
     before: str
-    shot: SnapshotPoint
+    point: SnapshotPoint
 
 
 def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
@@ -102,19 +102,19 @@ def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
                 if event.tree is not None:
                     points.append(SnapshotPoint(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
                 has_worked, has_snapshot = False, True
-    return sorted(points, key=lambda shot: (shot.at, number_of_run(shot.run_id), shot.seq))
+    return sorted(points, key=lambda point: (point.at, number_of_run(point.run_id), point.seq))
 
 
-def deltas_of(shots: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
+def deltas_of(points: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
     """Return the changes that the Runs made, in order."""
-    return [SnapshotDelta(before.tree, shot) for before, shot in pairwise(shots) if shot.by is not None]
+    return [SnapshotDelta(before.tree, point) for before, point in pairwise(points) if point.by is not None]
 
 
 async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Change, ...]:
     """Return the combined changes of several deltas. Raises NotFound and StorageError."""
     from perstack.snapshots.tree_diff import combine_changes
 
-    changes = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
+    changes = [await trees.changes(delta.before, delta.point.tree) for delta in deltas]
     return combine_changes(changes)
 
 

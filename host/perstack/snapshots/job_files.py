@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.snapshots.rewind_lock import lease_without_rewind
 from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
+
+if TYPE_CHECKING:
+    from perstack.core.runs.start import StartRun
 
 if TYPE_CHECKING:  # driving a Job needs none of these
     from perstack.snapshots.rewind import Rewind, Rewinder
@@ -33,7 +35,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class FilesDiff:
-    """File changes: by a Job, a Run or a step, or from one snapshot to another."""
+    """File changes by a Job, a Run or a step, or from one snapshot to another."""
 
     job_id: str
     of: str  # description of what made the changes
@@ -62,9 +64,9 @@ class JobFiles:
             job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.id_or_latest(job_id)
         )
         if what is not None and ".." in what:
-            subject, changes = await self._between(job_id, *_split_range(what), run_id)
+            subject, changes = await self._diff_range(job_id, *_split_range(what), run_id)
         else:
-            subject, changes = await self._done(job_id, what, run_id)
+            subject, changes = await self._changes_made(job_id, what, run_id)
         return FilesDiff(job_id, subject, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
@@ -124,11 +126,11 @@ class JobFiles:
         """
         from perstack.snapshots.changes import snapshots_of
 
-        shots = snapshots_of(job_id, await self._reader.logs(job_id))
-        if not shots:
+        points = snapshots_of(job_id, await self._reader.logs(job_id))
+        if not points:
             return False
-        latest = (await self._reader.events(shots[-1].run_id))[shots[-1].seq - 1].event
-        if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
+        latest = (await self._reader.events(points[-1].run_id))[points[-1].seq - 1].event
+        if latest.type != "recordSnapshot" or latest.left_out_count:
             return False
         return await self._read_tree(job_id) == latest.tree
 
@@ -142,16 +144,16 @@ class JobFiles:
         from perstack.snapshots.stored_trees import Trees
         from perstack.snapshots.trees import File, Link
 
-        shots = snapshots_of(job_id, await self._reader.logs(job_id))
-        if not shots:
+        points = snapshots_of(job_id, await self._reader.logs(job_id))
+        if not points:
             return
         try:
             now = await self._read_tree(job_id)
         except StorageError:
             return  # too many files, which the next snapshot reports, or a storage whose next write fails too
-        trees, latest = Trees(self._reader.storage, job_id), shots[-1].tree
+        trees, latest = Trees(self._reader.storage, job_id), points[-1].tree
         # a Job that has changed nothing yet is recognized by the files that it began with
-        changes = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
+        changes = await trees.changes(points[0].tree, latest) or await trees.changes(None, latest)
         file_changes = [
             change
             for change in changes
@@ -163,7 +165,7 @@ class JobFiles:
             name = missing[0].path.decode("utf-8", "replace")
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UsageError(
-                f"the files of Job {job_id} are not in {self._workspace}: its state of {name!r}{more} is missing",
+                f"the files of Job {job_id} are not in {self._workspace}: none has {name!r}{more} as the Job left it",
                 next_steps=(SetOption("workspaces"),),
             )
 
@@ -177,12 +179,12 @@ class JobFiles:
         if message is not None:
             notice(message)
 
-    @asynccontextmanager
-    async def without_rewind(self, lease: Callable[[], AbstractAsyncContextManager[None]]) -> AsyncGenerator[None]:
+    def without_rewind(
+        self, lease: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AbstractAsyncContextManager[None]:
         """Hold the lease of what is driven in this workspace, and prevent rewinds of its files. Raises NotAgreed."""
-        await require_own_state(self._reader.storage)
-        async with lease_without_rewind(self._workspace, self.settle_rewind, lease):
-            yield
+        check = partial(require_own_state, self._reader.storage)
+        return lease_without_rewind(self._workspace, check, self.settle_rewind, lease)
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.snapshots.rewind import Rewinder
@@ -226,13 +228,13 @@ class JobFiles:
         except (StorageError, UsageError, LookupError):
             return True  # it is about to begin, or cannot be read
 
-    async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+    async def _changes_made(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.snapshots.changes import changes_in, deltas_of, snapshots_of
         from perstack.snapshots.stored_trees import Trees
 
         logs = await self._reader.logs(job_id)
-        shots = snapshots_of(job_id, logs)
-        if not shots:
+        points = snapshots_of(job_id, logs)
+        if not points:
             raise _no_snapshot(f"Job {job_id}")
         subject, step = f"Job {job_id}", None
         if run_id is not None and run_id not in {log.run_id for log in logs}:
@@ -248,12 +250,14 @@ class JobFiles:
             subject = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
         selected = [
             delta
-            for delta in deltas_of(shots)
-            if delta.shot.by is not None and run_id in (None, delta.shot.by[0]) and step in (None, delta.shot.by[1])
+            for delta in deltas_of(points)
+            if delta.point.by is not None and run_id in (None, delta.point.by[0]) and step in (None, delta.point.by[1])
         ]
         return subject, await changes_in(Trees(self._reader.storage, job_id), selected)
 
-    async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+    async def _diff_range(
+        self, job_id: str, first: str, last: str, run_id: str | None
+    ) -> tuple[str, tuple[Change, ...]]:
         from perstack.snapshots.changes import snapshots_of
         from perstack.snapshots.stored_trees import Trees
 
@@ -263,10 +267,15 @@ class JobFiles:
             old, new = await self._recorded_tree(job_id, first), await self._read_tree(job_id)
         else:
             run_id = run_id or (place_of(last)[1] if last else (await self._reader.job(job_id)).coordinator_run_id)
-            shots = [shot for shot in snapshots_of(job_id, await self._reader.logs(job_id)) if shot.run_id == run_id]
-            if not shots:
+            points = [
+                point for point in snapshots_of(job_id, await self._reader.logs(job_id)) if point.run_id == run_id
+            ]
+            if not points:
                 raise _no_snapshot(f"Run {run_id}")
-            old, new = shots[0].tree, await self._recorded_tree(job_id, last) if last else await self._read_tree(job_id)
+            old, new = (
+                points[0].tree,
+                await self._recorded_tree(job_id, last) if last else await self._read_tree(job_id),
+            )
         subject = f"{first or 'the beginning'} to {last or 'now'}"
         return subject, await Trees(self._reader.storage, job_id).changes(old, new)
 

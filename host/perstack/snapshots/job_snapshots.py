@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
+    from perstack.core.runs.events.files import RecordSnapshot
     from perstack.engine.log.run_session import RunSession
     from perstack.snapshots.snapshots import WorkspaceSnapshots
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class JobSnapshots:
     """Recorder of the workspace snapshots of one Job."""
 
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
-        """Record this workspace without the files and folders in `keep_off`."""
-        self._arguments = storage, job_id, workspace, tuple(keep_off)
+    def __init__(self, storage: Storage, job_id: str, workspace: Path, excluded: Sequence[Path]) -> None:
+        """Record this workspace without the files and folders in `excluded`."""
+        self._arguments = storage, job_id, workspace, tuple(excluded)
         self._recorder: WorkspaceSnapshots | None = None
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
@@ -35,7 +35,7 @@ class JobSnapshots:
         return await self._recorder.record(run, stamp)
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves: the next may have other files.
+        """Record what unfinished calls changed when a worker leaves: the next worker may have other files.
 
         A failing storage is ignored: the worker leaves anyway.
         """

@@ -23,7 +23,7 @@ from perstack.ports.storage import RunRef, Storage
 from perstack.snapshots.changes import file_diffs
 from perstack.snapshots.ignore_rules import IgnoreRules, rules_at
 from perstack.snapshots.rewind_journal import JournalFile, Rewound, Step
-from perstack.snapshots.rewind_lock import journal_path, lock_path, rewound_in
+from perstack.snapshots.rewind_lock import hold_rewind_lock, journal_path, lock_path
 from perstack.snapshots.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.snapshots.stored_trees import Trees
 from perstack.snapshots.tree_diff import Change, FileDiff, KeptReason, RewindPlan, RewindScope, rewind_plan
@@ -38,7 +38,7 @@ _RULES = (b".gitignore", b".perstackignore")
 
 
 async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
-    """Return changed paths that a tree lacks because its ignore rules exclude them. Raises NotFound, StorageError."""
+    """Return changed paths that the ignore rules of a tree excluded from it. Raises NotFound, StorageError."""
     if not any(change.path.rpartition(b"/")[2] in _RULES for change in changes):
         return frozenset()  # the same rules recorded both trees
     top = await trees.folder(tree)
@@ -121,14 +121,14 @@ class Rewinder:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
         job = await load_job(self._storage, job_id)
-        present = await self._present(job)
+        present = await self._record_present(job)
         changes, _, plan = await self._plan_steps(job_id, run, checkpoint_id, present, scope)
         return await self._result_of(job_id, checkpoint_id, present, changes, plan)
 
     async def rewind(
         self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
-        """Restore the files and record it, or nothing. Raises as `preview`, and Conflict unless it is as `expected`."""
+        """Restore and record the files, or do neither. Raises as `preview`; Conflict unless the plan is `expected`."""
         with self._exclusive():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
@@ -136,7 +136,7 @@ class Rewinder:
 
     async def present(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
-        return await self._present(await load_job(self._storage, job_id))
+        return await self._record_present(await load_job(self._storage, job_id))
 
     async def write(self, job_id: str, run: Run, checkpoint_id: str) -> int:
         """Write the files of a Run's snapshot to this workspace, which must be empty. Returns their number.
@@ -149,7 +149,7 @@ class Rewinder:
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(run, checkpoint_id))
             steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, RewindScope(), frozenset()))
-            await shield_until_done(self._put(steps.steps, steps.plan.changes, trees, None))
+            await shield_until_done(self._carry_out(steps.steps, steps.plan.changes, trees, None))
         return len(steps.plan.changes)
 
     async def settle(self) -> str | None:
@@ -173,11 +173,11 @@ class Rewinder:
         job = await load_job(self._storage, job_id)
         async with self._audit.anchored(job):
             session = self._session(job)
-            tree = await self._present(job)
+            tree = await self._record_present(job)
             changes, steps, plan = await self._plan_steps(job_id, run, checkpoint_id, tree, scope)
             result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
             if expected is not None and result.digest != expected:
-                raise Conflict("files have changed since you were shown what would be done: look at it again")
+                raise Conflict("files have changed since you saw the plan: look at the new one")
             if not changes:
                 return result
             await JobSummaryFile(self._storage, job).mark_stale()
@@ -205,7 +205,7 @@ class Rewinder:
                 await self._record(rewound, job, session)
 
             try:
-                await self._put(steps.steps, changes, trees, rewound, record)
+                await self._carry_out(steps.steps, changes, trees, rewound, record)
             finally:
                 await self._summarize(job)
         return Rewind(
@@ -218,7 +218,7 @@ class Rewinder:
             undo=start_rewind.id,
         )
 
-    async def _put(
+    async def _carry_out(
         self,
         steps: tuple[Step, ...],
         changes: Sequence[Change],
@@ -229,7 +229,7 @@ class Rewinder:
         try:
             restorer = await asyncio.to_thread(StagedRewind, self._journal, self._storage.location)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
         with restorer:
             try:
                 await asyncio.to_thread(restorer.begin)
@@ -240,7 +240,7 @@ class Rewinder:
             except BaseException as error:
                 await self._undo(restorer)
                 if isinstance(error, OSError):
-                    raise self._failed(error) from error
+                    raise self._failure(error) from error
                 raise
             with suppress(OSError):  # done and recorded: the next opening of the workspace cleans up
                 await asyncio.to_thread(restorer.finish)
@@ -277,8 +277,8 @@ class Rewinder:
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(run, checkpoint_id)
         changes = await trees.changes(present, tree)
-        left_out = await paths_ignored_then(trees, tree, changes)
-        plan = rewind_plan(changes, scope, left_out)
+        ignored_then = await paths_ignored_then(trees, tree, changes)
+        plan = rewind_plan(changes, scope, ignored_then)
         steps = await asyncio.to_thread(self._steps_for, plan)
         return steps.plan.changes, steps, steps.plan
 
@@ -287,7 +287,7 @@ class Rewinder:
             with StagedRewind(self._journal, self._storage.location) as restorer:
                 return RewindSteps(restorer.root, plan)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
     async def _result_of(
         self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
@@ -297,11 +297,11 @@ class Rewinder:
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
-    async def _present(self, job: Job) -> str:
+    async def _record_present(self, job: Job) -> str:
         session = self._session(job)
         event = await self._snapshots(job.id).record(session.run, session.stamp)
         if event.tree is None:
-            raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
+            raise StorageError(f"{event.problem}: the present files cannot be recorded, so nothing is rewound")
         return event.tree
 
     async def _record(self, rewound: Rewound, job: Job, session: RunSession) -> None:
@@ -322,7 +322,7 @@ class Rewinder:
             with await asyncio.to_thread(StagedRewind, self._journal, self._storage.location) as restorer:
                 journal = await asyncio.to_thread(restorer.resume)
                 if journal is None:
-                    return f"a rewind of {self._workspace} was cut short, and is taken back: its files are as before it"
+                    return f"a rewind of {self._workspace} was cut short, and is undone: its files are as before it"
                 if journal.rewound is not None:
                     with suppress(NotFound):  # the Job was deleted meanwhile
                         await self._record_once(journal.rewound)
@@ -330,10 +330,10 @@ class Rewinder:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise StorageError(
-                f"{self._workspace}: {reason}: a rewind was cut short, and is not repaired yet:"
+                f"{self._workspace}: {reason}: a rewind was cut short, and could not be repaired:"
                 " the next command tries again"
             ) from error
-        return f"a rewind of {self._workspace} was cut short, and is finished now: its files are those of then"
+        return f"a rewind of {self._workspace} was cut short, and has now been completed"
 
     async def _record_once(self, rewound: Rewound) -> None:
         async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
@@ -351,9 +351,9 @@ class Rewinder:
         return RunSession.of(self._storage, job, run, self._emit, clock=self._clock)
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        return rewound_in(self._workspace, self._lock)
+        return hold_rewind_lock(self._workspace, self._lock)
 
-    def _failed(self, error: OSError) -> StorageError:
+    def _failure(self, error: OSError) -> StorageError:
         reason = (error.strerror or str(error)).lower()
         return StorageError(f"{self._workspace}: {reason}: nothing is rewound, the files are as they were")
 

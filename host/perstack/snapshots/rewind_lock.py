@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class RewindInProgress(Conflict):
 
 
 @contextmanager
-def rewound_in(workspace: Path, lock: Path) -> Generator[None]:
+def hold_rewind_lock(workspace: Path, lock: Path) -> Generator[None]:
     """Hold the lock for a rewind. Raises RewindInProgress while another process holds it, and StorageError."""
     handle = _take(workspace, lock)
     try:
@@ -101,27 +101,30 @@ Settle = Callable[[], Awaitable[None]]
 
 @asynccontextmanager
 async def lease_without_rewind(
-    workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
+    workspace: Path,
+    check: Callable[[], Awaitable[None]],
+    settle: Settle,
+    lease: Callable[[], AbstractAsyncContextManager[None]],
 ) -> AsyncGenerator[None]:
-    """Hold a Job's lease while no rewind is under way; first complete or undo an interrupted one.
+    """Hold a Job's lease while no rewind is under way; first `check`, and complete or undo an interrupted rewind.
 
-    Raises RewindInProgress if a rewind takes too long, StorageError, and the errors of `lease`.
+    Raises RewindInProgress if a rewind takes too long, StorageError, and the errors of `check` and `lease`.
     """
+    await check()
     journal, lock = journal_path(workspace), lock_path(workspace)
-    deadline = time.monotonic() + _REWIND_TIMEOUT_S
-    async with AsyncExitStack() as stack:
-        while True:
-            try:
-                if journal.exists():
-                    await settle()
-                await stack.enter_async_context(lease())
+    deadline, is_held = time.monotonic() + _REWIND_TIMEOUT_S, False
+    while True:
+        try:
+            if journal.exists():
+                await settle()
+            async with lease():
                 if not journal.exists() and not is_rewound(lock):
-                    break
-                await stack.aclose()
-                words = f"{workspace}: its files are being rewound by another process; wait for its end"
-                raise RewindInProgress(words)
-            except RewindInProgress:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(_RETRY_INTERVAL_S)
-        yield
+                    is_held = True
+                    yield
+                    return
+            words = f"{workspace}: its files are being rewound by another process; wait for its end"
+            raise RewindInProgress(words)
+        except RewindInProgress:
+            if is_held or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_RETRY_INTERVAL_S)

@@ -62,12 +62,12 @@ class RewindSteps:
         with parent_of(self._root, change.path) as (folder, name):
             status = status_at(folder, name)
             if status is not None and status.st_dev != self._device:
-                return self._keep(change.path, "otherFileSystem")
+                return self._add_kept(change.path, "otherFileSystem")
             if isinstance(change.old, Subfolder):
                 return self._clear_folder(change, folder, name, status)
-            self._check(change, folder, name, status)
+            self._check_unchanged(change, folder, name, status)
         if change.new is None or isinstance(change.new, Subfolder):
-            self._step("remove", change.path)
+            self._add_step("remove", change.path)
             self._removed_paths.add(change.path)
         return True
 
@@ -81,8 +81,8 @@ class RewindSteps:
         finally:
             os.close(handle)
         if any(change.path + b"/" + child not in self._removed_paths for child in names):
-            return self._keep(change.path, "unknownInside")
-        self._step("rmdir", change.path, mode=stat.S_IMODE(status.st_mode))
+            return self._add_kept(change.path, "unknownInside")
+        self._add_step("rmdir", change.path, mode=stat.S_IMODE(status.st_mode))
         self._removed_paths.add(change.path)
         return True
 
@@ -94,7 +94,7 @@ class RewindSteps:
             if path in self._created_paths:
                 continue
             if path not in self._removed_paths and self._is_taken(path):
-                return self._keep(change.path, "inTheWay")
+                return self._add_kept(change.path, "inTheWay")
             self._mkdir(path)
         is_free = bool(missing) or change.path in self._removed_paths
         replaces = not is_free and isinstance(change.old, File | Link)
@@ -106,7 +106,7 @@ class RewindSteps:
             self._mkdir(change.path)
         else:
             digest = change.new.digest if isinstance(change.new, File) else ""
-            self._step("put", change.path, replaces=replaces, digest=digest)
+            self._add_step("put", change.path, replaces=replaces, digest=digest)
         return True
 
     def _find_existing(self, change: Change) -> bool | None:
@@ -117,7 +117,7 @@ class RewindSteps:
                 return None
             if change.new is not None and _matches(change.new, folder, name, status):
                 return False
-        return self._keep(change.path, "inTheWay")
+        return self._add_kept(change.path, "inTheWay")
 
     def _is_folder(self, path: bytes) -> bool:
         if path in self._removed_paths:
@@ -139,19 +139,19 @@ class RewindSteps:
                 return None
             raise
 
-    def _check(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> None:
+    def _check_unchanged(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> None:
         if status is None or change.old is None or not _matches(change.old, folder, name, status):
             raise _changed_meanwhile(change.path)
 
     def _mkdir(self, path: bytes) -> None:
         self._created_paths.add(path)
-        self._step("mkdir", path)
+        self._add_step("mkdir", path)
 
-    def _step(self, act: str, path: bytes, *, replaces: bool = False, digest: str = "", mode: int = 0) -> None:
+    def _add_step(self, act: str, path: bytes, *, replaces: bool = False, digest: str = "", mode: int = 0) -> None:
         fields = {"act": act, "path": spell(path), "number": len(self._steps)}
         self._steps.append(Step.model_validate({**fields, "replaces": replaces, "digest": digest, "mode": mode}))
 
-    def _keep(self, path: bytes, why: KeptReason) -> bool:
+    def _add_kept(self, path: bytes, why: KeptReason) -> bool:
         self._kept_entries.append(KeptEntry(path, why))
         return False
 
@@ -197,7 +197,7 @@ def _parents(path: bytes) -> Iterator[bytes]:
 
 def _changed_meanwhile(path: bytes) -> Conflict:
     return Conflict(
-        f"{spell(path)} was changed while it was read: something else is at work there; try again when that has ended"
+        f"{spell(path)} was changed while it was read: another program is writing there; try again when it has ended"
     )
 
 
@@ -208,7 +208,7 @@ _NO_HARD_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSY
 
 def make_step(root: int, staging: int, step: Step) -> None:
     """Make a step; a step that is already made changes nothing. Raises OSError."""
-    new, old = _names(step)
+    new, old = _staged_names(step)
     if step.act == "remove" and status_at(staging, old) is not None:
         return
     try:
@@ -233,40 +233,40 @@ def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
             case "put":
                 if status_at(staging, new) is not None:
                     if step.replaces:
-                        _keep(folder, name, staging, old)
+                        _back_up(folder, name, staging, old)
                         os.rename(new, name, src_dir_fd=staging, dst_dir_fd=folder)
                     else:
-                        _place(staging, new, folder, name)
+                        _move_to_free_path(staging, new, folder, name)
             case _:
                 assert_never(step.act)
 
 
 def undo_step(root: int, staging: int, step: Step) -> None:
     """Undo a step, if it was made. Raises OSError."""
-    new, old = _names(step)
+    new, old = _staged_names(step)
     try:
         with parent_of(root, parse_spelling(step.path)) as (folder, name):
             match step.act:
                 case "remove":
                     if status_at(staging, old) is not None:
                         with suppress(FileExistsError):  # a file created there in the meantime stays
-                            _place(staging, old, folder, name)
+                            _move_to_free_path(staging, old, folder, name)
                 case "rmdir":
                     _make_again(folder, name, step.mode)
                 case "mkdir":
                     _remove_folder(folder, name)
                 case "put":
                     if not step.replaces:
-                        _withdraw(staging, new, folder, name)
+                        _move_back(staging, new, folder, name)
                     elif status_at(staging, old) is not None:
-                        _exchange(staging, new, old, folder, name)
+                        _swap_back(staging, new, old, folder, name)
                 case _:
                     assert_never(step.act)
     except (FileNotFoundError, NotADirectoryError):
         pass  # its folder was not made, or is already undone
 
 
-def _names(step: Step) -> tuple[bytes, bytes]:
+def _staged_names(step: Step) -> tuple[bytes, bytes]:
     return b"new-%d" % step.number, b"old-%d" % step.number
 
 
@@ -289,7 +289,7 @@ def _make_again(folder: int, name: bytes, mode: int) -> None:
         os.close(handle)
 
 
-def _keep(folder: int, name: bytes, staging: int, old: bytes) -> None:
+def _back_up(folder: int, name: bytes, staging: int, old: bytes) -> None:
     """Give the existing file a second name in the staging folder, so that its path is never empty."""
     if status_at(staging, old) is not None:
         return
@@ -301,7 +301,7 @@ def _keep(folder: int, name: bytes, staging: int, old: bytes) -> None:
         os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
 
 
-def _place(source: int, name: bytes, target: int, target_name: bytes) -> None:
+def _move_to_free_path(source: int, name: bytes, target: int, target_name: bytes) -> None:
     """Move a file to a free path. Raises FileExistsError if a file was created there in the meantime."""
     try:
         os.link(name, target_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
@@ -318,7 +318,7 @@ def _place(source: int, name: bytes, target: int, target_name: bytes) -> None:
     os.unlink(name, dir_fd=source)
 
 
-def _withdraw(staging: int, new: bytes, folder: int, name: bytes) -> None:
+def _move_back(staging: int, new: bytes, folder: int, name: bytes) -> None:
     if status_at(folder, name) is None:
         return
     if status_at(staging, new) is None:
@@ -327,7 +327,7 @@ def _withdraw(staging: int, new: bytes, folder: int, name: bytes) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _exchange(staging: int, new: bytes, old: bytes, folder: int, name: bytes) -> None:
+def _swap_back(staging: int, new: bytes, old: bytes, folder: int, name: bytes) -> None:
     if status_at(staging, new) is None:
         with suppress(FileNotFoundError):
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=staging)
@@ -397,7 +397,7 @@ class StagedRewind:
         """Make all steps; `rewound` is what to record afterwards. If a step fails, undo all and raise StorageError."""
         sync(self._staging_handle)
         self._write(self._current.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
-        self._forward()
+        self._make_steps()
 
     def finish(self) -> None:
         """End a rewind that is made and recorded. Raises OSError."""
@@ -433,15 +433,15 @@ class StagedRewind:
             self._file.remove()
             raise StorageError(
                 f"{self._file.workspace}: a rewind was cut short here, and {journal.staging}, where its files were"
-                " in readiness, is gone: see what is there, and rewind again"
+                " staged, is gone: check the files, and rewind again"
             ) from error
-        if journal.phase != "forward" or not self._is_whole():
+        if journal.phase != "forward" or not self._is_staging_complete():
             self.undo()
             return journal if journal.is_made else None
-        self._forward()
+        self._make_steps()
         return journal
 
-    def _forward(self) -> None:
+    def _make_steps(self) -> None:
         try:
             for step in self._current.steps:
                 make_step(self._root, self._staging_handle, step)
@@ -453,7 +453,7 @@ class StagedRewind:
                 f"{self._file.workspace}: {reason}: nothing is rewound, the files are as they were"
             ) from error
 
-    def _is_whole(self) -> bool:
+    def _is_staging_complete(self) -> bool:
         for step in self._current.steps:
             if step.act == "put" and step.digest:
                 try:

@@ -26,16 +26,16 @@ _MAX_COUNTED_BYTES = 16 << 20  # above this many changed files, or bytes in them
 class WorkspaceSnapshots:
     """The snapshots of one Job, taken one at a time. Unchanged files are not read again."""
 
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Iterable[Path]) -> None:
-        """Create without reading the workspace; what is in `keep_off` is never recorded."""
+    def __init__(self, storage: Storage, job_id: str, workspace: Path, excluded: Iterable[Path]) -> None:
+        """Create without reading the workspace; what is in `excluded` is never recorded."""
         self._storage = storage
         self._job_id = job_id
         self._trees = Trees(storage, job_id)
-        self._new_walker = partial(Walker, workspace, tuple(keep_off))
+        self._new_walker = partial(Walker, workspace, tuple(excluded))
         self._walkers: dict[int, Walker] = {}
         """The walker for each maximum file size: Runs that began under other settings may have another."""
         self._stored: set[str] | None = None  # digests of the blobs in the storage; None until the first is stored
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
@@ -65,7 +65,7 @@ class WorkspaceSnapshots:
 
         Raises SnapshotUnavailable and StorageError.
         """
-        async with self._turn:
+        async with self._lock:
             # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
             walker = self._walkers.pop(snapshot_policy.max_file_size, None) or self._new_walker(snapshot_policy)
             walk = walker.walk()
@@ -73,13 +73,13 @@ class WorkspaceSnapshots:
                 while not isinstance(
                     item := await shield_until_done(asyncio.to_thread(_next_batch, walk)), WorkspaceTree
                 ):
-                    await self._keep(item)
+                    await self._store_blobs(item)
             finally:
                 walk.close()
             self._walkers[snapshot_policy.max_file_size] = walker
             return item
 
-    async def _keep(self, batch: Batch) -> None:
+    async def _store_blobs(self, batch: Batch) -> None:
         if not batch:
             return
         if self._stored is None:  # skip blobs that an earlier process has stored

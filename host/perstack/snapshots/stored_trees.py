@@ -26,7 +26,7 @@ class Trees:
         """Return the bytes of a file. Raises NotFound, and StorageError if they do not match the digest."""
         data = await self._storage.blob(self._job_id, digest)
         if digest_of(data) != digest:
-            raise StorageError(f"job {self._job_id}: blob {digest} is not what its name says")
+            raise StorageError(f"job {self._job_id}: blob {digest} does not match its name")
         return data
 
     async def folder(self, digest: str) -> TreeFolder:
@@ -37,7 +37,7 @@ class Trees:
             raise StorageError(f"job {self._job_id}: blob {digest} {error}") from error
 
     async def changes(self, old: str | None, new: str | None) -> tuple[Change, ...]:
-        """Return the differences of two trees, by path; None is an empty tree. Raises NotFound and StorageError."""
+        """Return the differences between two trees, by path; None: an empty tree. Raises NotFound and StorageError."""
         all_changes: list[Change] = []
         pending, entry_count = [Pair(b"", old, new)], 0
         while pending:
@@ -71,7 +71,7 @@ class Trees:
 
     def _check_place(self, path: bytes, depth: int) -> None:
         if depth > MAX_FOLDER_DEPTH or len(path) >= MAX_PATH_BYTES:
-            raise StorageError(f"job {self._job_id}: a snapshot has folders too far down: {spell(path[:80])}…")
+            raise StorageError(f"job {self._job_id}: a snapshot has folders nested too deeply: {spell(path[:80])}…")
 
     def _check_count(self, count: int, limit: int) -> None:
         if count > limit:
@@ -112,7 +112,7 @@ async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[S
                 continue
             entries += len(folder.entries)
             if depth > MAX_FOLDER_DEPTH or entries > MAX_ENTRIES:
-                yield SnapshotBlob(digest, root, problem=f"the snapshot {root} has more in it than one may have")
+                yield SnapshotBlob(digest, root, problem=f"the snapshot {root} has too many entries or levels")
                 break
             yield SnapshotBlob(digest, root)
             for entry in folder.entries:

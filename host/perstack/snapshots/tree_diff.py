@@ -19,7 +19,7 @@ ChangeKind = Literal["added", "removed", "changed", "mode"]  # `mode` if only th
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Path whose entries in two trees differ. At most one of them is a folder; otherwise its contents differ."""
+    """Path whose entries in two trees differ. At most one entry is a folder: two folders have changes of their own."""
 
     path: bytes  # relative to the workspace's folder, with slashes
     old: Entry | None

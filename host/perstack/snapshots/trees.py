@@ -37,7 +37,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class NotATree(ValueError):
-    """Bytes that are not a folder's blob; the message continues its digest."""
+    """Raised for bytes that are not a folder's blob; the message is a predicate of the digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Subfolder:
 
 @dataclass(frozen=True, slots=True)
 class SkippedEntry:
-    """Entry that exists but is not recorded. Ignored and private ones have no entry at all."""
+    """Entry that exists but is not recorded. Ignored and private files have no entry at all."""
 
     name: bytes
     reason: SkipReason
@@ -112,9 +112,9 @@ def read_folder(data: bytes) -> TreeFolder:
     folder = TreeFolder(tuple(_entry(row) for row in rows))
     names = [entry.name for entry in folder.entries]
     if any(name >= following for name, following in pairwise(names)):
-        raise NotATree("has names twice or out of order")
+        raise NotATree("has repeated names, or names out of order")
     if folder_blob(folder) != data:
-        raise NotATree("is written as no folder is")
+        raise NotATree("is not in the only form that a folder has")
     return folder
 
 
@@ -147,7 +147,7 @@ def _entry(row: JsonValue) -> Entry:
                 return SkippedEntry(_name(name), known_reason)
         case _:
             pass
-    raise NotATree("has an entry that is none of this version")
+    raise NotATree("has an entry that this version does not know")
 
 
 def _is_size(size: int) -> bool:
@@ -172,4 +172,4 @@ def _parse_path(text: str) -> bytes:
     try:
         return parse_spelling(text)
     except ValueError as error:
-        raise NotATree("has a name that is not spelled as names are") from error
+        raise NotATree("has a name with an invalid escape") from error

@@ -103,7 +103,7 @@ def check_system(error: OSError) -> None:
     """Raise StorageError if the system lacks resources: a later attempt may read the file."""
     if error.errno in _RESOURCE_ERRORS:
         words = (error.strerror or str(error)).lower()
-        raise StorageError(f"the workspace cannot be recorded now: {words}; then resume") from error
+        raise StorageError(f"the workspace cannot be recorded now: {words}; resume the Job later") from error
 
 
 def read_link(name: bytes, folder: int) -> bytes | None:
@@ -197,10 +197,10 @@ class _KnownFolder:
 class Walker:
     """Walks one workspace repeatedly. Replace it after a walk that did not end, or whose blobs were not stored."""
 
-    def __init__(self, top: Path, keep_off: Iterable[Path], snapshot_policy: SnapshotPolicy) -> None:
-        """Create without reading the workspace; `keep_off` are paths that are never recorded."""
+    def __init__(self, top: Path, excluded: Iterable[Path], snapshot_policy: SnapshotPolicy) -> None:
+        """Create without reading the workspace; `excluded` are paths that are never recorded."""
         self._top = top
-        self._keep_off = tuple(keep_off)
+        self._excluded_paths = tuple(excluded)
         self._max_bytes = snapshot_policy.max_file_size
         self._previous_root: _KnownFolder | None = None
 
@@ -216,7 +216,7 @@ class Walker:
             check_system(error)
             raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
-            walk = _WalkState(self._max_bytes, top, _excluded_paths(self._keep_off))
+            walk = _WalkState(self._max_bytes, top, _excluded_paths(self._excluded_paths))
             root_folder = yield from walk.folder(handle, b"", self._previous_root, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
@@ -252,18 +252,18 @@ def _excluded_paths(paths: Iterable[Path]) -> _ExcludedPaths:
 
 
 class _WalkState:
-    def __init__(self, max_bytes: int, top: bytes, keep_off: _ExcludedPaths) -> None:
+    def __init__(self, max_bytes: int, top: bytes, excluded: _ExcludedPaths) -> None:
         self.batch: Batch = []
         self.files = 0
         self.left_out: list[NotRecorded] = []
         self.left_out_count = 0
         self._max_bytes = max_bytes
         self._top = top
-        self._keep_off = keep_off
-        self._began = SYSTEM.now() * 1_000_000
+        self._excluded_paths = excluded
+        self._began_ns = SYSTEM.now() * 1_000_000
         self._entries = 0
         self._batch_bytes = 0
-        self._since = time.monotonic()
+        self._last_yield_s = time.monotonic()
 
     def folder(
         self, handle: int, path: bytes, known: _KnownFolder | None, rules: IgnoreRules, depth: int
@@ -272,7 +272,7 @@ class _WalkState:
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         previous_children = {} if known is None else known.children
         children, names_to_examine = _unchanged_entries(
-            previous_children if is_same else self._names(handle, path, rules), previous_children, handle
+            previous_children if is_same else self._recordable_names(handle, path, rules), previous_children, handle
         )
         for name in names_to_examine:
             previous = previous_children.get(name)
@@ -289,18 +289,18 @@ class _WalkState:
         blob = folder_blob(folder_of(child.entry for child in children.values()))
         digest = digest_of(blob)
         if known is None or digest != known.digest:
-            yield from self._keep(digest, blob)
+            yield from self._add_blob(digest, blob)
         return _KnownFolder(digest, self._steady(stamp), rules, children)
 
     def _record_entries(self, path: bytes, children: dict[bytes, _KnownEntry]) -> None:
-        self._count(len(children))
+        self._count_entries(len(children))
         for name, child in children.items():
             if child.is_file:
                 self.files += 1
             elif isinstance(child.entry, SkippedEntry):
-                self._name(path + name, child.entry.reason, child.size)
+                self._list_left_out(path + name, child.entry.reason, child.size)
 
-    def _names(self, handle: int, path: bytes, rules: IgnoreRules) -> list[bytes]:
+    def _recordable_names(self, handle: int, path: bytes, rules: IgnoreRules) -> list[bytes]:
         names: list[bytes] = []
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -308,7 +308,7 @@ class _WalkState:
                 if (
                     not is_name(name)
                     or is_never_recorded(name)
-                    or self._top + b"/" + path + name in self._keep_off.paths
+                    or self._top + b"/" + path + name in self._excluded_paths.paths
                 ):
                     continue
                 if rules.ignores(name, is_folder=entry.is_dir(follow_symlinks=False)):
@@ -316,7 +316,7 @@ class _WalkState:
                 names.append(name)
                 if self._entries + len(names) > MAX_ENTRIES:
                     raise _too_many_files()
-        return _without_states(names, handle, path)
+        return _without_state(names, handle, path)
 
     def _examine(
         self, name: bytes, handle: int, path: bytes, previous: _KnownEntry | None, rules: IgnoreRules, depth: int
@@ -325,7 +325,7 @@ class _WalkState:
             status = os.stat(name, dir_fd=handle, follow_symlinks=False)
         except OSError:
             return None
-        if (status.st_dev, status.st_ino) in self._keep_off.numbers:
+        if (status.st_dev, status.st_ino) in self._excluded_paths.numbers:
             return None
         mode, stamp = status.st_mode, stamp_of(status)
         if stat.S_ISDIR(mode):
@@ -343,7 +343,7 @@ class _WalkState:
                 return None
             return _same_if_equal(previous, _skipped_entry(name, reason, self._steady(content.stamp), content.size))
         digest = digest_of(content.data)
-        yield from self._keep(digest, content.data)
+        yield from self._add_blob(digest, content.data)
         is_program = bool(content.stamp[4] & stat.S_IXUSR)
         entry = File(name, len(content.data), digest, is_program)
         steady = self._steady(content.stamp) if content.is_steady else None
@@ -363,7 +363,7 @@ class _WalkState:
             return _skipped_entry(name, "unreadable")
         try:
             status = os.fstat(inner)
-            if (status.st_dev, status.st_ino) in self._keep_off.numbers:
+            if (status.st_dev, status.st_ino) in self._excluded_paths.numbers:
                 return None
             subfolder_rules = rules.for_subfolder(name, _rules_of(inner))
             previous_inner = None if previous is None else previous.inner
@@ -376,12 +376,12 @@ class _WalkState:
             os.close(inner)
         return _same_if_equal(previous, _KnownEntry(Subfolder(name, current.digest), None, inner=current))
 
-    def _name(self, path: bytes, reason: SkipReason, size: int | None) -> None:
+    def _list_left_out(self, path: bytes, reason: SkipReason, size: int | None) -> None:
         self.left_out_count += 1
         if len(self.left_out) < MAX_LISTED_FILES:
             self.left_out.append(NotRecorded(path=spell(path), reason=reason, size=size))
 
-    def _keep(self, digest: str, data: bytes) -> Generator[Batch]:
+    def _add_blob(self, digest: str, data: bytes) -> Generator[Batch]:
         self.batch.append((digest, data))
         self._batch_bytes += len(data)
         if self._batch_bytes >= _BATCH_BYTES or len(self.batch) >= _BATCH_BLOBS:
@@ -392,11 +392,11 @@ class _WalkState:
 
     def _pause(self) -> Generator[Batch]:
         """Yield an empty batch from time to time; blobs are collected, because storing a batch costs a sync."""
-        if time.monotonic() - self._since > _YIELD_INTERVAL_S:
+        if time.monotonic() - self._last_yield_s > _YIELD_INTERVAL_S:
             yield []
-            self._since = time.monotonic()
+            self._last_yield_s = time.monotonic()
 
-    def _count(self, count: int) -> None:
+    def _count_entries(self, count: int) -> None:
         self._entries += count
         if self._entries > MAX_ENTRIES:
             raise _too_many_files()
@@ -407,10 +407,10 @@ class _WalkState:
     def _is_racy(self, stamp: Stamp) -> bool:
         latest = max(stamp[0], stamp[1])
         tick = _TICK_NS if stamp[0] % _SECOND_NS or stamp[1] % _SECOND_NS else _COARSE_TICK_NS
-        return latest + tick >= self._began
+        return latest + tick >= self._began_ns
 
 
-def _without_states(names: list[bytes], handle: int, path: bytes) -> list[bytes]:
+def _without_state(names: list[bytes], handle: int, path: bytes) -> list[bytes]:
     """Return the names in a folder without the state of a project that is defined in it, or that it is itself."""
     if is_state_folder(os.fsdecode(path.rstrip(b"/").rpartition(b"/")[2])):
         names = [name for name in names if not is_state_content(folded_name(os.fsdecode(name)))]

@@ -52,7 +52,7 @@ def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named
     mark = StateMark(state)
     is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
     is_open = False
-    with suppress(StorageError):  # of a key that cannot be used: the state can be read, and what acts reports it
+    with suppress(StorageError):  # an unusable key: the state can be read, and code that acts on it reports the error
         is_open = mark.validate()
     if is_agreed and not is_open and not mark.is_absent():
         return storage
@@ -70,7 +70,7 @@ def open_own_state(
 ) -> Storage:
     """Open the storage of a project as `open_state` does; state that this installation did not make is only read.
 
-    `agreement` None: what was trusted by `perstack trust`.
+    `agreement` None: the agreements that `perstack trust` has stored.
     """
     state = open_state(plugins, project, place, named, env, agreement or Agreement(project))
     return guard_state(state, place, describe, named)
@@ -114,7 +114,7 @@ class StateGate:
     ) -> None:
         """Start open if the mark is valid.
 
-        `is_agreed`: PERSTACK_TRUST names the state, so a key that cannot be kept is no obstacle.
+        `is_agreed`: PERSTACK_TRUST names the state, so an unusable key is ignored.
         """
         self.is_open = is_open
         self.mark = mark
@@ -176,7 +176,7 @@ _MAX_HEADS = 1000
 
 
 async def _first_hashes(storage: Storage, owner_id: str) -> dict[str, str]:
-    """Return the hash of the first record of each log; a log without a readable one, which nothing drives, is left out.
+    """Return the hash of the first record of each log, without logs that have no readable record: nothing drives these.
 
     Raises NotFound and StorageError.
     """
@@ -224,7 +224,7 @@ class GuardedStorage(Storage):
     async def unmarked(self, owner_id: str) -> dict[str, str]:
         """Return the Runs of an owner whose logs this user's installation did not begin, with their first hashes.
 
-        Writes nothing. None of state whose mark covers all logs.
+        Writes nothing. Empty if the state's mark covers all logs.
         """
         if not self.gate.mark.covers_each_log:
             return {}
@@ -262,9 +262,9 @@ class GuardedStorage(Storage):
         from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS
 
         kind: OwnerKind = "job"
-        for each, info in OWNER_KINDS.items():
+        for candidate, info in OWNER_KINDS.items():
             if self._space in (info.space, info.outbox):
-                kind = each
+                kind = candidate
         owner = self.owner(kind, owner_id)
         posted = "texts posted to " if self._space in MAILBOX_SPACES else ""
         name = f"{posted}{OWNER_KINDS[owner.kind].singular} {owner.id}"
@@ -306,12 +306,12 @@ class GuardedStorage(Storage):
     @override
     async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         # each step appends twice
-        whole = self._storage if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
+        storage = self._storage if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
         if not expected_seq:
             self._mark_new(ref, records)
         elif not self._is_checked(ref, records):
             await self._require_own_log(ref)
-        await whole.append(ref, expected_seq, records)
+        await storage.append(ref, expected_seq, records)
         self._note_head(ref, records)
 
     @override
@@ -343,9 +343,9 @@ class GuardedStorage(Storage):
 
     @override
     async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
-        whole = await self._writer()
+        storage = await self._writer()
         await self._require_own_log(ref)
-        await whole.redact(ref, seq, record)
+        await storage.redact(ref, seq, record)
 
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:

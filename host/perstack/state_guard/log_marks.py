@@ -35,7 +35,7 @@ class LogMarks:
         self._key = key
 
     def unmarked(self, owner_id: str, first_hashes: Mapping[str, str]) -> Collection[str]:
-        """Return the Runs without a valid mark, of an owner's Runs with the hashes of their first records."""
+        """Return the Runs of an owner that have no valid mark; `first_hashes`: hash of each log's first record."""
         lines = set(self._read(owner_id).splitlines())
         return [run for run, first in first_hashes.items() if self._line(owner_id, run, first) not in lines]
 
@@ -61,7 +61,7 @@ class LogMarks:
             raise StorageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 
     def forget(self, owner_id: str) -> None:
-        """Remove the marks of a deleted owner. What cannot be removed stays: no other log has the same first record."""
+        """Remove the marks of a deleted owner. Marks that stay are harmless: no other log has that first record."""
         with suppress(OSError):
             self._path(owner_id).unlink()
 

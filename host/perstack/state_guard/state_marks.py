@@ -58,8 +58,8 @@ class StateKey:
     @classmethod
     def of_user(cls, environ: Mapping[str, str] = os.environ) -> StateKey:
         """Return the key of the user's state directory, or of the environment. Raises StorageError without a home."""
-        given = environ.get(STATE_KEY, "")
-        return cls(Path() if given else user_directory("state", environ) / "state.key", given)
+        from_environment = environ.get(STATE_KEY, "")
+        return cls(Path() if from_environment else user_directory("state", environ) / "state.key", from_environment)
 
     def read(self) -> bytes | None:
         """Return the key; None if there is none yet. Raises StorageError for an unusable key."""
@@ -77,11 +77,11 @@ class StateKey:
             words = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
             raise StorageError(words) from error
         if len(key) < _MIN_KEY_CHARACTERS:
-            raise StorageError(f"{self.path}: this is no key: remove it, and agree to your state again")
+            raise StorageError(f"{self.path}: this is not a key: remove it, and agree to your state again")
         return key
 
     def read_or_create(self) -> bytes:
-        """Return the key, creating it if there is none. Two processes that do so get the same. Raises StorageError."""
+        """Return the key, creating it if there is none. Concurrent processes get the same key. Raises StorageError."""
         key = self.read()
         if key is not None:
             return key
@@ -279,7 +279,7 @@ def _identity(state: LocalState) -> str:
 
 if sys.platform == "linux":
     _BIRTH = 0x800  # STATX_BTIME
-    _BIRTH_PLACE = 80  # offset of stx_btime in `struct statx`
+    _BIRTH_OFFSET = 80  # offset of stx_btime in `struct statx`
     _CURRENT_FOLDER = -100
 
     def _created_at(path: Path) -> str:
@@ -291,7 +291,7 @@ if sys.platform == "linux":
             failed = ctypes.CDLL(None).statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH, status)
         except AttributeError:  # an old C library
             return ""
-        mask, (seconds, nanoseconds) = *unpack_from("I", status), unpack_from("qI", status, _BIRTH_PLACE)
+        mask, (seconds, nanoseconds) = *unpack_from("I", status), unpack_from("qI", status, _BIRTH_OFFSET)
         return "" if failed or not mask & _BIRTH else f"{seconds}.{nanoseconds}"
 
 else:

@@ -27,7 +27,7 @@ from perstack.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A part of a model's text, as it arrives; a whole text, with its event, from a model that does not stream."""
+    """A part of a model's text, as it arrives; the whole text, with its event, if the model does not stream."""
 
     text: str
     run_id: str
@@ -71,7 +71,7 @@ class Question:
     run_id: str
     open_question: OpenQuestion
     options: tuple[str, ...] = ()  # answers that are offered; empty for any text
-    allows_other: bool = True  # False if the answer must be one of the options, or fit the form in `asking`
+    allows_other: bool = True  # False if the answer must be one of the options, or fit the form in `open_question`
     is_approval: bool = False
     event: StoredEvent | None = None
 
@@ -90,7 +90,7 @@ class DelegateStarted:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of the Job, or a stop without a question: the last event. `job.status` says which."""
+    """The end of the Job, or a stop without a question: the last event. `summary.status` says which."""
 
     summary: JobSummary
     event: StoredEvent | None = None
@@ -102,7 +102,7 @@ _SHOWN_KINDS: frozenset[ToolKind] = frozenset(("tool", "todo", "clearTodo", "ref
 
 
 class StreamReader:
-    """Makes stream events of the events of one Job, in the order in which they are shown."""
+    """Converter of one Job's events to stream events, in the order in which they are shown."""
 
     def __init__(self) -> None:
         """Start before the first event."""
@@ -112,7 +112,7 @@ class StreamReader:
         self._last: dict[str, StoredEvent] = {}
 
     def read(self, event: Event) -> Iterable[StreamEvent]:
-        """Return what the event shows."""
+        """Return the stream events for an event; none if it shows nothing."""
         if isinstance(event, StreamText):
             self._streamed.add(event.run_id)
             return (TextDelta(event.delta, event.run_id),)
@@ -172,7 +172,7 @@ class StreamReader:
             self._arguments[event.run_id, tool_call_part.tool_call_id] = tool_call_part.args
         text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
         is_shown = event.run_id in self._streamed or not text
-        items = tuple(item for part in event.message.provider_tools for item in _used(part, event))
+        items = tuple(item for part in event.message.provider_tools for item in _provider_tool_events(part, event))
         return items if is_shown else (*items, TextDelta(text, event.run_id, event))
 
     def _calls(self, event: CallTools) -> Iterator[ToolCall]:
@@ -182,7 +182,7 @@ class StreamReader:
                 yield ToolCall(decided.id, decided.tool_name, arguments, event.run_id, decided.skill_name, event)
 
 
-def _used(part: ProviderToolPart, event: FinishGeneration) -> Iterator[ToolCall | ToolResult]:
+def _provider_tool_events(part: ProviderToolPart, event: FinishGeneration) -> Iterator[ToolCall | ToolResult]:
     if not part.is_rest:
         yield ToolCall(part.id, part.tool_name, part.args, event.run_id, PROVIDER, event)
     if part.result:

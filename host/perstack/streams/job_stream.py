@@ -44,7 +44,6 @@ class _Feed:
     """Stream events of one Job that were not read yet, and the ends of the tasks that drive it."""
 
     def __init__(self, jobs: Jobs) -> None:
-        """Start without events."""
         self.reader = StreamReader()
         self.queue: asyncio.Queue[StreamEvent | _DriveTask] = asyncio.Queue()
         self.job_id: str | None = None
@@ -94,7 +93,7 @@ class JobStream:
         self._drive = drive_job
         self._feed = _Feed(jobs)
         self._task: _DriveTask | None = None
-        self._rested: _DriveTask | None = None  # the task whose question the last event was
+        self._asking_task: _DriveTask | None = None  # the task that ended with the question of the last event
         self._is_over = False
         self._reading = False
         self._answering = asyncio.Lock()
@@ -176,14 +175,14 @@ class JobStream:
             self._feed.open.pop(question_id, None)
             return await self._jobs.job(place_of(question_id)[0])
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------------
 
     async def _is_driven(self) -> bool:
         """Return False if the Job rests at an open question that nobody is answering."""
-        if self._task is self._rested:
+        if self._task is self._asking_task:
             async with self._answering:
                 pass
-        return self._task is not self._rested
+        return self._task is not self._asking_task
 
     def _continue(self, task: _DriveTask) -> None:
         self._task = task
@@ -223,7 +222,7 @@ class JobStream:
             summary = held_result(task)
         if summary.asking is None:
             return self._feed.reader.finish_event(self._results.read(summary))
-        self._is_over, self._rested = False, task
+        self._is_over, self._asking_task = False, task
         return None if summary.asking.id in self._feed.open else self._feed.open_question(summary.asking)
 
 

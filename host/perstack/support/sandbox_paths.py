@@ -36,8 +36,7 @@ class SandboxPath:
 def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[SandboxPath, ...]:
     """Return the configured paths that exist now; a path in both lists is writable.
 
-    Raises SkillError for a path with a link that programs may have created: it may lead to something other than what
-    the user has named.
+    Raises SkillError for a path through a link that programs may have created: it may not lead where the user meant.
     """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
@@ -63,7 +62,7 @@ def check_places(policy: SandboxPolicy, surroundings: Surroundings) -> None:
             setting, writable = f"`{key}` of [sandbox]", key == "writable"
             check_place(setting, path, surroundings, writable=writable)
             for name in {path, os.path.realpath(path)}:
-                _check_ours(setting, path, name, surroundings, writable=writable)
+                _check_not_reserved(setting, path, name, surroundings, writable=writable)
     try:
         places(surroundings.workspace, policy.writable, policy.readable)
     except SkillError as error:
@@ -75,19 +74,19 @@ def check_place(setting: str, path: str, surroundings: Surroundings, *, writable
     home = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
         if any(is_below(folder, (name,)) for folder in home):
-            raise UsageError(f"{setting} is {path}, which holds your home folder: name a folder in it")
+            raise UsageError(f"{setting} is {path}, which contains your home folder: name a folder in it")
         if is_below(name, _KERNEL_FOLDERS) or (writable and is_below(name, _SYSTEM_FOLDERS)):
             raise UsageError(f"{setting} is {path}, which belongs to the system: name another folder")
 
 
-def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
+def _check_not_reserved(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
     for reserved in _names(surroundings.hidden):
         if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
             continue
         if not writable and is_below(name, tuple(_names(surroundings.shown))):
             continue
         if writable or name != reserved or Path(reserved).is_dir():
-            raise UsageError(f"{setting} is {path}, which the host keeps for itself: name another folder")
+            raise UsageError(f"{setting} is {path}, which only the host may use: name another folder")
     if is_state_of_project(os.path.abspath(name)):  # noqa: PTH100 - resolve() would follow links
         raise UsageError(f"{setting} is {path}, the state of a perstack project: name another folder")
     if not writable:
@@ -104,7 +103,7 @@ def _names(paths: Iterable[Path]) -> Iterable[str]:
 
 
 class _ChangeableLink(Exception):
-    """A path with a link in a folder where programs may create links."""
+    """Error of a path with a link in a folder where programs may create links."""
 
 
 def _real_path(path: str, changeable: Sequence[str]) -> str | None:

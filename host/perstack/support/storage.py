@@ -1,4 +1,4 @@
-"""Helpers for storages: checks of records and blobs, errors, ids in the promised order, pages, names of spaces."""
+"""Helpers for storages: pages, checks of records and blobs, errors, the promised order of ids, names of spaces."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ async def every_id(page: Callable[[str | None], Awaitable[Page]]) -> list[str]:
 # Checks before records are stored.
 
 
-def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
+def head_after(head: Head, records: Sequence[bytes], log_name: str) -> Head:
     """Return the head of a log that ended at `head`, after one append of these records.
 
     Raises Conflict for records that do not continue the log, since it could not be read any more; the usual cause is
-    another writer at the same place. Raises StorageError for records that were not sealed together. `place` names the
-    log in messages. A `SealedBatch` that begins at `head` is not hashed again.
+    another writer of this log. Raises StorageError for records that were not sealed together. `log_name` is for
+    messages. A `SealedBatch` that begins at `head` is not hashed again.
     """
     if isinstance(records, SealedBatch) and records.previous_head == head:
         return records.next_head
@@ -64,9 +64,9 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
         try:
             sealed, head = check(head, record)
         except BrokenSeal as error:
-            raise Conflict(f"{place}: record {head.seq + 1} does not continue this log: {error}") from error
+            raise Conflict(f"{log_name}: record {head.seq + 1} does not continue this log: {error}") from error
         if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
-            raise StorageError(f"{place}: record {head.seq} was not sealed together with the others of its append")
+            raise StorageError(f"{log_name}: record {head.seq} was not sealed together with the others of its append")
     return head
 
 
@@ -80,23 +80,23 @@ def ending_of(head: Head) -> bytes:
     return b',"hash":"%b"}' % head.hash.encode()
 
 
-def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
+def check_redaction(log: Sequence[bytes], seq: int, record: bytes, log_name: str) -> None:
     """Raise NotFound if a log has no record at `seq`, and Conflict if `record` is not a redaction of it."""
     if not 0 < seq <= len(log):
-        raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
+        raise NotFound(f"{log_name} has {len(log)} records, so there is none at {seq}")
     if b"\n" in record or not is_redaction_of(log[seq - 1], record):
-        raise Conflict(f"{place}: what is to stand for record {seq} is not a redaction of it")
+        raise Conflict(f"{log_name}: the replacement of record {seq} is not a redaction of it")
 
 
-# Checks of what was stored.
+# Checks of stored records and blobs.
 
 
-def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, medium: str) -> list[bytes]:
+def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, log_name: str, medium: str) -> list[bytes]:
     """Return the records after `after`, each verified against the one before it.
 
     `rows` are sequence numbers with records, in order, including the record at `after` if there is one. Text in place
-    of a record says why it cannot be read. Raises Damaged, which names the log by `place` and tells to put `medium`
-    back from a copy.
+    of a record says why it cannot be read. Raises Damaged, which names the log and tells to put `medium` back from a
+    copy.
     """
     lines: list[bytes] = [] if after else CheckedLines()
     head = EMPTY_LOG
@@ -112,26 +112,26 @@ def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, place: str,
             _, head = check(head, line)
             lines.append(line)
     except BrokenSeal as error:
-        raise damage_error(place, head.seq, str(error), medium) from error
+        raise damage_error(log_name, head.seq, str(error), medium) from error
     return lines
 
 
-def checked_blob(data: bytes | None, job_id: str, sha256: str, place: str, medium: str) -> bytes:
-    """Return a blob that was read. Raises NotFound for None, and StorageError if the content is not its name's."""
+def checked_blob(data: bytes | None, job_id: str, sha256: str, location: str, medium: str) -> bytes:
+    """Return a blob that was read. Raises NotFound for None, and StorageError if the content has another digest."""
     if data is None:
         raise NotFound(f"job {job_id} has no blob {sha256}")
     if new_sha256(data).hexdigest() != sha256:
-        raise StorageError(f"{place}: blob {sha256} of job {job_id} is damaged; put {medium} back from a copy")
+        raise StorageError(f"{location}: blob {sha256} of job {job_id} is damaged; put {medium} back from a copy")
     return data
 
 
 # Errors.
 
 
-def damage_error(place: str, readable: int, why: str, medium: str) -> Damaged:
+def damage_error(log_name: str, readable: int, reason: str, medium: str) -> Damaged:
     """Return the error for a log whose record after the first `readable` ones cannot be read."""
     return Damaged(
-        f"{place}, record {readable + 1}: {why}; records before it that can be read: {readable}. "
+        f"{log_name}, record {readable + 1}: {reason}; records before it that can be read: {readable}. "
         f"Put {medium} back from a copy",
         readable=readable,
     )
@@ -142,9 +142,9 @@ def job_exists(job_id: str) -> Conflict:
     return Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
 
-def no_job(job_id: str, place: object) -> NotFound:
-    """Return the error for an unknown Job; `place` is the store's location."""
-    return NotFound(f"there is no Job {job_id} in {place}")
+def no_job(job_id: str, location: object) -> NotFound:
+    """Return the error for an unknown Job; `location` is the storage's."""
+    return NotFound(f"there is no Job {job_id} in {location}")
 
 
 def already_driven(job_id: str, holder: str) -> Conflict:
@@ -152,30 +152,30 @@ def already_driven(job_id: str, holder: str) -> Conflict:
     return Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
-def stale_writer(place: str, expected_seq: int, seq: int) -> Conflict:
+def stale_writer(log_name: str, expected_seq: int, seq: int) -> Conflict:
     """Return the error for a writer whose expected end of the log is outdated."""
-    return Conflict(f"{place}: has {seq} records, not {expected_seq}: another process has written to this run")
+    return Conflict(f"{log_name} has {seq} records, not {expected_seq}: another process has written to this Run")
 
 
-Order = tuple[int, int, str]
+SortKey = tuple[int, int, str]
 
-_TIME_LIMIT = 1 << 63
+_TIME_LIMIT = 1 << 63  # exclusive
 
 
 def check_space(name: str) -> str:
     """Return the name of a space if it is valid. Raises UsageError."""
     if not re.fullmatch("[a-z]{1,20}", name) or name == "jobs":
-        raise UsageError(f"{name!r} is not a name of a space: use up to 20 of a-z, and not `jobs`")
+        raise UsageError(f"{name!r} is not a valid name of a space: use 1 to 20 letters from a to z, and not `jobs`")
     return name
 
 
-def run_order(run_id: str) -> Order:
-    """Return the sort key of a Run id: by number. Ids without a number, which other programs made, come first."""
+def run_order(run_id: str) -> SortKey:
+    """Return the sort key of a Run id, by number. Ids without a number, from other programs, are first."""
     return number_of_run(run_id), 0, run_id
 
 
-def checkpoint_order(checkpoint_id: str) -> Order:
-    """Return the sort key of a checkpoint id: Run number, then place in the log. Ids without them come first."""
+def checkpoint_order(checkpoint_id: str) -> SortKey:
+    """Return the sort key of a checkpoint id: Run number, then place in the log. Ids without these are first."""
     try:
         _, run_id, seq = place_of(checkpoint_id)
     except UsageError:
@@ -192,8 +192,8 @@ def is_id(name: str) -> bool:
     return True
 
 
-def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after: str | None) -> Page:
-    """Return a page of ids after `after`, which may be gone; names that are no valid ids are other programs'."""
+def page_of(ids: Iterable[str], order: Callable[[str], SortKey], limit: int, after: str | None) -> Page:
+    """Return a page of ids after `after`, which may not exist any more. Names that are not valid ids are skipped."""
     ordered = sorted((name for name in ids if is_id(name)), key=order)
     if after is not None:
         last = order(after)
@@ -202,7 +202,7 @@ def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after
 
 
 def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None) -> Page:
-    """Return a page of Jobs, newest first, given each Job's last write time (or count)."""
+    """Return a page of Jobs, newest first. `jobs`: the time (or count) of each Job's last write, with its id."""
     ordered = sorted(jobs, reverse=True)
     if after is not None:
         cursor = place_in_jobs(after)
@@ -213,9 +213,9 @@ def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None)
 
 
 def place_in_jobs(cursor: str) -> tuple[int, str]:
-    """Return time (or count, below 2^63) and id of the last Job of the page before. Raises UsageError."""
+    """Split a cursor into the time (or count, below 2^63) and the id of a page's last Job. Raises UsageError."""
     time_text, separator, name = cursor.partition(":")
     time = int(time_text) if time_text.isascii() and time_text.isdigit() and len(time_text) < 20 else _TIME_LIMIT
     if not separator or time >= _TIME_LIMIT or not is_id(name):
-        raise UsageError(f"{cursor[:200]!r} is not a place in the list of jobs: use `next` of the page before")
+        raise UsageError(f"{cursor[:200]!r} is not a cursor of the list of Jobs: use `next` of the page before")
     return time, name

@@ -14,7 +14,7 @@ _VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def fill(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: str) -> dict[str, str]:
-    """Return the texts with their variables substituted. Raises SkillError naming each unset variable."""
+    """Return the texts with their variables substituted. Raises SkillError for unset ones; `what` names the setting."""
     _check_set(variables_in(values.values()), env, skill, what)
     return {name: _with_values(text, env) for name, text in values.items()}
 
@@ -53,7 +53,7 @@ def variables_in(texts: Iterable[str]) -> set[str]:
 
 
 def check_known(texts: Iterable[str], skill: str) -> None:
-    """Raise SkillError if a secret is no longer known: it was not recorded, and perstack.toml does not have it."""
+    """Raise SkillError if a secret is no longer known: it was not recorded, and perstack.toml no longer has it."""
     if has_masked(texts):
         raise SkillError(
             f"skill {skill!r} was started with a secret, which is not recorded, and perstack.toml has no such skill any"
@@ -61,7 +61,7 @@ def check_known(texts: Iterable[str], skill: str) -> None:
         )
 
 
-# Errors without secrets.
+# Errors that show no secrets.
 
 _T = TypeVar("_T")
 
@@ -74,4 +74,4 @@ def find_by_address(address: str, find: Callable[[str], _T], filled: str) -> _T:
         names = ", ".join(sorted(variables_in([address])))
         if not names:
             raise
-        raise UsageError(f"{address!r} is no address of what is installed, with the value of {names}") from None
+        raise UsageError(f"{address!r}, with the value of {names}, is no address of an installed plugin") from None

@@ -13,7 +13,7 @@ _MAX_REASON_CHARS = 500  # characters kept of the reason why a worker cannot ser
 
 
 def order_of(stored: object) -> Order | None:
-    """Return the work item stored in `to_json`, or None if it is not one of ours."""
+    """Return the work item that `to_json` has stored, or None if `stored` is not one of ours."""
     try:
         return _adapter().validate_python(stored) if isinstance(stored, dict) else None
     except ValidationError:

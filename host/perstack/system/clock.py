@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Final, Literal, Protocol
 
-# The host takes the time of day from a Clock that it is given: what it decides or records never reads the system's.
+# A Host decides and records by the Clock that it was given, and never reads the time of day from the system.
 
 
 class Clock(Protocol):
-    """Source of the time of day. Give a Host another one to test what it does at another time."""
+    """Source of the time of day. A test gives a Host another one, to see what it does at another time."""
 
     def now(self) -> int:
         """Return milliseconds since 1970, UTC."""
@@ -33,21 +33,21 @@ class SystemClock:
 SYSTEM: Final[Clock] = SystemClock()
 
 
-def iso(moment: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+def iso(moment_ms: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """Format a point in time, in milliseconds since 1970, for people and models: `2026-11-21T02:08:22Z`."""
-    return (_EPOCH + timedelta(milliseconds=moment)).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return (_EPOCH + timedelta(milliseconds=moment_ms)).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def new_ulid(moment: int) -> str:
+def new_ulid(moment_ms: int) -> str:
     """Return a new ULID for a point in time, in milliseconds since 1970: 26 characters that sort by time."""
     from ulid import ULID  # 20 ms of imports that a resume never needs
 
-    return str(ULID.from_timestamp(moment))
+    return str(ULID.from_timestamp(moment_ms))
 
 
-def new_ids(moment: int) -> Iterator[str]:
-    """Yield short ids in the form of Job ids: for `moment`, then for each following millisecond."""
+def new_ids(moment_ms: int) -> Iterator[str]:
+    """Yield short ids in the form of Job ids: for `moment_ms`, then for each following millisecond."""
     from perstack.core.base.ids import job_id_of  # reading the time of day needs no ids
 
-    for millisecond in count(moment):
+    for millisecond in count(moment_ms):
         yield job_id_of(new_ulid(millisecond))

@@ -80,7 +80,7 @@ async def wait_despite_cancellation(
 @dataclass(slots=True)
 class _OwnTask:
     task: asyncio.Task[Any] | None = None
-    exit: BaseException | None = None  # what its caller is to raise once it has ended
+    exit: BaseException | None = None  # error for its caller to raise once the task has ended
 
 
 _OWN_TASK: ContextVar[_OwnTask | None] = ContextVar("own_task", default=None)
@@ -90,7 +90,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     """Run the work in a separate task and return its result. If the caller is cancelled, so is the work.
 
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
-    Raises CancelledError if the work was cancelled, by this caller or another, and what `leave_own_task` was given.
+    Raises CancelledError if the work was cancelled, by this caller or another, and the error that `leave_own_task` got.
     """
     own, context = _OwnTask(), copy_context()
     context.run(_OWN_TASK.set, own)
@@ -114,10 +114,10 @@ def leave_own_task(error: BaseException) -> bool:
 
 
 class HeldExit(Exception):
-    """Holds the exit of work in a task whose result is read elsewhere."""
+    """Carries SystemExit or KeyboardInterrupt out of a task, to the code that reads its result."""
 
     def __init__(self, exit: BaseException) -> None:
-        """Hold the exit."""
+        """Keep the exception for `held_result`."""
         super().__init__(type(exit).__name__)
         self.exit = exit
 
@@ -139,7 +139,7 @@ def held_result(task: asyncio.Task[_T]) -> _T:
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
-    """Run the work in a new event loop. Raises UsageError inside a running one; `name` is what to await there.
+    """Run the work in a new event loop. Raises UsageError inside a running one, where `name` must be awaited.
 
     Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
     """
@@ -150,12 +150,12 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
         is_inside = False
     if is_inside:
         raise UsageError(f"{name}_sync cannot be called inside a running event loop: write `await {name}(…)`")
-    return asyncio.run(work())  # not in the handler, which would be the context of each error
+    return asyncio.run(work())  # outside of the `except` block, which would become the context of each error
 
 
 # For storages: the speed of the medium.
 
-_SLOW_FROM_S = 0.001  # seconds. Switching threads costs about a tenth of it
+_SLOW_FROM_S = 0.001  # mean seconds of a slow operation; switching threads costs about a tenth
 
 _LATEST_WEIGHT = 0.3  # weight of the latest measurement
 
@@ -164,7 +164,7 @@ class LatencyMonitor:
     """Moving average of operations' duration: slow ones run in a thread, so that Runs do not wait for others' syncs."""
 
     def __init__(self) -> None:
-        """Start with a fast medium."""
+        """Assume a fast medium until operations are measured."""
         self._mean = 0.0
 
     @property
@@ -174,7 +174,7 @@ class LatencyMonitor:
 
     @contextmanager
     def measure(self) -> Generator[None]:
-        """Measure one operation."""
+        """Measure the operation in the block."""
         began = time.perf_counter()
         try:
             yield
@@ -188,11 +188,11 @@ class LatencyMonitor:
 
 # Background tasks.
 
-_CANCEL_INTERVAL_S = 0.5  # until a task is cancelled again: Python 3.11's `wait_for` can lose a cancellation
+_CANCEL_INTERVAL_S = 0.5  # seconds until a task is cancelled again: Python 3.11's `wait_for` can lose a cancellation
 
 
 async def end(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task and wait for its end. Do nothing for None and for a task of a closed event loop."""
+    """Cancel a task and wait for its end. Do nothing for None and for a task of another event loop."""
     if task is None or task.get_loop() is not asyncio.get_running_loop():
         return
     while not task.done():
@@ -201,7 +201,7 @@ async def end(task: asyncio.Task[None] | None) -> None:
 
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
-    """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
+    """Return how a value violates a schema, or None. A check that would take many seconds counts as a violation."""
     from perstack.core.schemas.json_schema import FULL_STEPS, QUICK_STEPS, Meter
 
     violation = checker.violation(value, Meter(QUICK_STEPS))

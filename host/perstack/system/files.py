@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perstack.errors import Conflict, NotFound
 
-_UNSUPPORTED_ERRORS = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # by network file systems
+_UNSUPPORTED_ERRORS = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # of network file systems
 
 
 def sync(fd: int) -> None:
@@ -49,14 +49,14 @@ if sys.platform == "darwin":
 # Small files that are replaced as a whole.
 
 FOLDER_MODE = 0o700
-FILE_MODE = 0o600  # state contains what models were sent and tools returned, so only its owner may read it
+FILE_MODE = 0o600  # state contains requests to models and results of tools, so only its owner may read it
 
 
 def replace_private_file(path: Path, content: bytes, folder: int | None = None, *, mode: int = FILE_MODE) -> None:
     """Replace a file atomically and durably, readable only by its owner unless `mode` says more. Raises OSError.
 
-    `folder`: the open folder in which `path` is a name, so that a folder put in its place is not written to. Without
-    it the folder of `path` must exist.
+    `folder`: the open folder in which `path` is a name, so that no other folder can take its place. Without it the
+    folder of `path` must exist.
     """
     if folder is None:
         handle = os.open(path.parent, FOLDER)
@@ -112,7 +112,7 @@ def sync_directory(path: Path) -> None:
 # the last descriptor of that opening closes, so the death of the holder frees it at once. Child programs do not
 # inherit descriptors that Python opens, so they never keep a lease alive.
 _LOCK_ATTEMPTS = 5
-_MAX_HOLDER_BYTES = 1000
+_MAX_HOLDER_BYTES = 1000  # maximum bytes of the text about a holder that a lock file keeps
 
 
 @asynccontextmanager
@@ -154,7 +154,7 @@ def _sign(fd: int, holder: str) -> None:
 async def _lock(fd: int, job_id: str) -> None:
     import asyncio
 
-    # retry: a process in `lock_holder` has the lock for a moment
+    # try again: a process in `lock_holder` has the lock for a moment
     for attempt in range(_LOCK_ATTEMPTS):
         if try_lock(fd):
             return
@@ -184,11 +184,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
-    """A name that belongs to a folder, a pipe, a socket or a device instead of a file."""
+    """Error of a name that belongs to a folder, a pipe, a socket or a device instead of a file."""
 
 
 class FileTooLarge(OSError):
-    """A file that exceeds its size limit."""
+    """Error of a file that exceeds its size limit."""
 
 
 def open_regular(

@@ -1,4 +1,4 @@
-"""Find the files that git would execute, or read more settings from, because its configuration names them.
+"""Find the files that git would execute or read settings from, because its configuration names them.
 
 `core.hooksPath = .githooks` makes every file of an ordinary folder a program that the user's next `git commit` starts.
 The configuration of a repository and of its user are read as git reads them, with all included files; conditions of
@@ -26,7 +26,7 @@ _SECTION = re.compile(r'\s*\[\s*([^\]"\s]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$", re.DOTALL)
 
 _FOLDER_KEYS = frozenset({"core.hookspath", "init.templatedir"})
-_SECTIONS_WITHOUT_FILES = frozenset({"branch", "color", "url", "user"})  # values are names, addresses or colours
+_SECTIONS_WITHOUT_FILES = frozenset({"branch", "color", "url", "user"})  # their values are names, addresses, colours
 _READ_ONLY_KEYS = frozenset(  # settings that name a file from which nothing is executed
     {
         "blame.ignorerevsfile",
@@ -120,7 +120,7 @@ def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
 
 
 def _words(value: str, top: str, home: str) -> Iterator[GitTarget]:
-    """Yield the words of a command that are files, or that could only be files."""
+    """Yield the words of a command that are existing files, or paths that may become files."""
     try:
         words = shlex.split(value.removeprefix("!"))
     except ValueError:

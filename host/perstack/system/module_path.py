@@ -4,8 +4,8 @@
 there could be imported in place of an optional one that is not installed, and a folder `x.dist-info` there names
 plugins, of perstack and of libraries. So the command line takes such entries out when it starts. A folder in the
 current one that the user has named, by an absolute entry of PYTHONPATH or an editable installation, stays, and is
-searched last. Functions of evaluators and plugins that the user names may be in what was taken out: `module_path` and
-`restore_current_folder` are for these.
+searched last. Functions of evaluators and plugins that the user names may be in entries that were taken out:
+`module_path` and `restore_current_folder` find them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _taken_out: list[str] = []
 
 
 def take_out_current_folder() -> None:
-    """Take entries that stand for the current folder out of the module path, and put named folders in it last."""
+    """Take entries that mean the current folder out of the module path, and move named folders in it to the end."""
     try:
         current_folder = os.path.realpath(os.curdir, strict=True)
     except OSError:  # a deleted folder has no modules
@@ -49,12 +49,12 @@ def _relative_entries() -> set[str]:
 
 
 def module_path() -> list[str]:
-    """Return the module path, with what was taken out at its end."""
+    """Return the module path, with the entries that were taken out at its end."""
     return [*sys.path, *(entry for entry in _taken_out if entry not in sys.path)]
 
 
 def restore_current_folder() -> None:
-    """Put what was taken out at the end of the module path: the user has named modules that may be there."""
+    """Append the entries that were taken out to the module path: the user has named modules that may be there."""
     sys.path[:] = module_path()
 
 

@@ -23,7 +23,7 @@ class InstalledModule(NamedTuple):
 
 
 def installed_modules(group: str) -> tuple[InstalledModule, ...]:
-    """Return the entry points of a group by name, without folders that were taken out of the module path."""
+    """Return the entry points of a group, sorted by name, except of folders taken out of the module path."""
     return _installed_modules(group, tuple(sys.path))
 
 
@@ -36,16 +36,17 @@ def _entry_points(path: tuple[str, ...]) -> EntryPoints:
 @lru_cache(maxsize=2)
 def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModule, ...]:
     result: list[InstalledModule] = []
-    packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
+    packages: dict[int, tuple[str, str]] = {}
     for point in sorted(_entry_points(path).select(group=group), key=lambda point: point.name):
         dist = point.dist
         if dist is not None and is_taken_out(str(dist.locate_file(""))):
-            continue  # a folder of strangers, named by no installation
+            continue  # not installed: a folder that a stranger may have written
         if dist is None:
             result.append(InstalledModule(point, point.value, ""))
             continue
         if id(dist) not in packages:
-            packages[id(dist)] = dist.name, dist.version
+            metadata = dist.metadata  # parsed at each access, also by `name` and `version`
+            packages[id(dist)] = metadata["Name"], metadata["Version"]
         result.append(InstalledModule(point, *packages[id(dist)]))
     return tuple(result)
 

@@ -1,4 +1,4 @@
-"""End a process and its process group, which its children do not leave, except on purpose (`setsid`)."""
+"""End a process and its process group, which its children leave only on purpose (`setsid`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Literal
 TERM_TIMEOUT_S = 1.0  # seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes
 
 _FLUSH_TIME_S = 0.1
-"""Seconds for processes that only flush output after their parent ended, such as the end of a shell's `> >(tee
-log)`."""
+"""Seconds for processes that only flush output after their parent ended, as a shell's `> >(tee log)` does."""
 
 _FIRST_CHECK_INTERVAL_S = 0.0005  # each pause doubles up to `_MAX_CHECK_INTERVAL_S`
 _MAX_CHECK_INTERVAL_S = 0.01
@@ -50,7 +49,7 @@ async def kill_group(process: Process) -> None:
 
 
 async def end_orphaned(group: int) -> None:
-    """End a group whose leader another process started, like `end_group` but without reaping."""
+    """End a group whose leader another process started, as `end_group` does, but without reaping the leader."""
     if signal_group(group, signal.SIGTERM) and await _wait_for_end(group, TERM_TIMEOUT_S) != "nobody":
         signal_group(group, signal.SIGKILL)
         await _wait_for_end(group, TERM_TIMEOUT_S)
@@ -75,7 +74,7 @@ def signal_group(group: int, number: int) -> bool:
 
 
 async def _wait_for_end(group: int, timeout_s: float) -> _GroupState:
-    """Wait up to `timeout_s` seconds for the group to end, and return what is left of it.
+    """Wait up to `timeout_s` seconds for the group to end, and return its remaining state.
 
     Return "dead" without waiting if only zombies are left that their parent has not reaped. A group that ends soon is
     noticed soon; the slower check for zombies comes only after the first pauses.

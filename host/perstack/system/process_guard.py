@@ -1,6 +1,6 @@
 """The guard: a small process that ends the programs we started if our own process dies without doing so.
 
-After a SIGKILL nobody else could: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
+After a SIGKILL nothing else can: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
 One guard serves all programs. It is notified when each starts and ends, waits for its pipe to break, and then ends the
 remaining groups. It starts with the first program and ends with the last one, or at the end of `keep_running`.
 
@@ -25,9 +25,9 @@ from threading import Lock
 from perstack.dataclass import dataclass
 from perstack.system.process_groups import MARK, boot_identity, end_orphaned, group_of, process_start_time
 
-# Records of running programs, so that the process that resumes a Job can end what a killed process left running.
+# Records of running programs, so that the process that resumes a Job can end programs of a killed one.
 #
-# The guard ends those too, within seconds. The records are for a process that resumes sooner, and for a killed guard.
+# The guard ends them too, within seconds. The records are for a process that resumes sooner, or if the guard is killed.
 # While a program runs it has a file, named by its mark, with the identity of its host process and of itself.
 
 _MAX_FILES = 10_000
@@ -36,7 +36,7 @@ _MAX_RECORD_BYTES = 1000
 
 @dataclass(slots=True)
 class ProgramRecord:
-    """The record file of one program. If it cannot be written, there is only the guard."""
+    """The record file of one program. If it cannot be written, only the guard ends the program."""
 
     path: Path
     _file: int = field(init=False, default=-1)
@@ -52,7 +52,7 @@ class ProgramRecord:
             os.write(self._file, f"{machine} {ours} {process_start_time(ours)}\n".encode())
 
     def record_program(self, pid: int, start: str | None) -> None:
-        """Record the program's process after its start."""
+        """Record the program's process, after its start."""
         if self._file >= 0 and start is not None:
             with suppress(OSError):
                 os.write(self._file, f"{pid} {start}\n".encode())
@@ -71,7 +71,7 @@ async def end_orphaned_programs(folder: Path) -> None:
     """End the programs, with their groups, that ended host processes recorded in a folder.
 
     On return they are gone, except processes that now run as another user, which cannot be ended. Programs of a living
-    host process are not touched, nor those of another machine, whose process ids mean nothing here.
+    host process are not touched, nor programs of another machine, whose process ids mean nothing here.
     """
     groups = _all_remaining_groups(folder)
     await asyncio.gather(*(end_orphaned(group) for group in set[int]().union(*groups.values())))
@@ -167,8 +167,8 @@ class ProcessGuard:
     """The guard of this process. Methods may be called from any thread, and do nothing if no guard can be started."""
 
     def __init__(self) -> None:
-        """Start nothing yet: the first program does."""
-        self._turn = Lock()
+        """Start no guard yet: the first program starts it."""
+        self._mutex = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
         self._known: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
@@ -187,7 +187,7 @@ class ProcessGuard:
             self._leave()
 
     def expect(self, records: Path | None) -> str:
-        """Return the mark (MARK in the environment) of a program started next; recorded in `records`, if given."""
+        """Announce a program and return its mark, for MARK in its environment. `records`: folder of its record."""
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
         if records is not None:
@@ -209,7 +209,7 @@ class ProcessGuard:
         mark = self._marks.pop(program, None) if isinstance(program, Process) else program
         if mark is None:
             return
-        with self._turn:
+        with self._mutex:
             line = self._known.pop(mark, None)
             if line is not None:
                 self._tell(f"- {mark}\n".encode())
@@ -223,7 +223,7 @@ class ProcessGuard:
         """Drop all programs after a fork: they belong to the parent process."""
         for record in self._records.values():
             record.close(is_ours=False)
-        self._turn = Lock()
+        self._mutex = Lock()
         shell, self._shell = self._shell, None
         self._users, self._known, self._marks, self._records = 0, {}, {}, {}
         self._prefix = os.urandom(8).hex()
@@ -232,17 +232,17 @@ class ProcessGuard:
                 shell.stdin.close()
 
     def _enter(self) -> None:
-        with self._turn:
+        with self._mutex:
             self._users += 1
 
     def _leave(self) -> None:
-        with self._turn:
+        with self._mutex:
             self._users -= 1
             if self._users == 0:
                 self._end()
 
     def _note(self, mark: str, line: str) -> None:
-        with self._turn:
+        with self._mutex:
             self._known[mark] = line.encode()
             self._tell(self._known[mark])
 

@@ -1,4 +1,4 @@
-"""Start programs of which none is left behind, even if we are killed: `launch`, `await_start`, `end_with_block`."""
+"""Start programs, and leave none running even if we are killed: `launch`, `await_start`, `end_with_block`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RUN = (
 def python_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a module in this interpreter, as `python -m` does, but isolated.
 
-    It finds all modules that this process finds, and those of folders that were taken out of its path. The standard
+    It finds all modules that this process finds, and modules in folders that were taken out of its path. The standard
     library and installed packages take precedence, in whatever order this process has them.
     """
     path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, module_path())))
@@ -100,7 +100,7 @@ async def _kill(process: Process) -> None:
 
 @asynccontextmanager
 async def end_with_block(process: Process) -> AsyncGenerator[None]:
-    """End a process from `launch`, and its group, at the end of the block; `setsid` leaves the group."""
+    """End a process from `launch`, and its group, at the end of the block. A program with `setsid` leaves the group."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Find the state of perstack projects in a folder: of each perstack.toml, at any depth.
 
-The state of a project is the folder `perstack` next to its perstack.toml, and what addresses such as `file:STATE` and
-`sqlite:STATE.db` in that file name. A file is not parsed for that: every text in it that begins like such an address
-counts, so an anchor and a key file count too. An answer is kept until the file changes.
+The state of a project is the folder `perstack` next to its perstack.toml, and the files that addresses such as
+`file:STATE` and `sqlite:STATE.db` in perstack.toml name. The file is not parsed: every text in it that begins like such
+an address counts, so an anchor and a key file count too. An answer is kept until the file changes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def has_definition(folder: int | str) -> bool:
 
 
 def states_of(folder: int, path: str) -> tuple[str, ...]:
-    """Return the absolute paths of the state that a perstack.toml in an open folder, at `path`, names; often none."""
-    if not os.access(DEFINITION, os.F_OK, dir_fd=folder):  # an exception would cost more than the rest of a look
+    """Return the absolute paths of the state that the perstack.toml in an open folder, at `path`, names."""
+    if not os.access(DEFINITION, os.F_OK, dir_fd=folder):  # faster than catching an exception
         return ()
     try:
         status = os.stat(DEFINITION, dir_fd=folder)
@@ -61,13 +61,13 @@ def is_state_of_project(path: str) -> bool:
 
 
 def is_at_or_below(path: str, places: tuple[str, ...]) -> bool:
-    """Return True if a path is one of these, or below one, in any case."""
+    """Return True if a path is one of `places`, or below one, ignoring upper and lower case."""
     folded = f"{path.casefold()}/"
     return any(folded.startswith(f"{place.casefold()}/") for place in places)
 
 
 def holds_one(path: str, places: tuple[str, ...]) -> bool:
-    """Return True if one of these is below a path, in any case."""
+    """Return True if one of `places` is below a path, ignoring upper and lower case."""
     folded = f"{path.casefold()}/"
     return any(place.casefold().startswith(folded) for place in places)
 
@@ -85,7 +85,7 @@ def _is_named(path: str, folder: str) -> bool:
 
 @lru_cache(maxsize=1_000)
 def _named_states(folder: str, *_version: int) -> tuple[str, ...]:
-    """Return the states of a version of a file, which the numbers identify."""
+    """Return the states that a perstack.toml names; the numbers identify the version of the file, for the cache."""
     with suppress(OSError):
         text = read_regular(Path(folder, DEFINITION), _MAX_BYTES)
         names = [os.path.expanduser(os.fsdecode(name)) for name in _ADDRESS.findall(text)]  # noqa: PTH111

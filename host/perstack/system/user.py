@@ -58,8 +58,8 @@ def user_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
 def user_directories(*environments: Mapping[str, str]) -> tuple[Path, ...]:
     """Return all of perstack's directories for the user that these environments name, and the default ones.
 
-    With a variable set today, keys and agreements of a day without it are still in the default directory. Raises
-    StorageError if a directory has neither a variable nor a home.
+    If a variable was set later, earlier keys and agreements are still in the default directory. Raises StorageError if
+    a directory has neither a variable nor a home.
     """
     folders = [user_directory(kind, env) for env in environments for kind in USER_DIRECTORIES]
     with suppress(StorageError):  # without a home there are no default ones
@@ -81,7 +81,7 @@ def _make_by(user: str, door: str, client: str, source: str) -> By:
 
 
 def _user() -> str:
-    """Return the user's name by the process's user id, which cannot be forged through an environment variable."""
+    """Return the name for the process's user id, which no environment variable can forge."""
     return os.environ.get("USERNAME", "") if sys.platform == "win32" else _name_of(os.getuid())
 
 

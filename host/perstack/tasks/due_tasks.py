@@ -1,6 +1,6 @@
-"""Decide what is to do about a task without its agent: resume it, fail it, or continue its Job.
+"""Decide what to do about a task while its agent does nothing: resume it, fail it, or continue its Job.
 
-next_step(task, known, now) -> a command or a Job to look at first, a step to perform, or None
+next_step(task, context, now) -> a command to run or a Job to load first, a step to perform, or None
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Action = Literal["resumed", "worked", "timedOut", "failed", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """Outcome of a command that was asked whether a task may continue."""
+    """Outcome of the command that says whether a task may continue."""
 
     has_come: bool
     value: JsonValue = None
@@ -63,7 +63,7 @@ class AppendTaskEvents:
 
     events: tuple[task_events.StoredTaskEvent, ...]
     did: Action
-    job_id: str | None = None  # Job to continue if one works on the task then; None for a new one
+    job_id: str | None = None  # Job to continue if the task needs one then; None for a new Job
 
     def needs_job(self, task: TaskState, context: TaskContext) -> bool:
         """Return whether one of the Expert's Jobs works on the task after the events."""
@@ -74,7 +74,7 @@ Step = AskCommand | NeedJob | ContinueTask | AppendTaskEvents
 
 
 def next_step(task: TaskState, context: TaskContext, now: int) -> Step | None:
-    """Return the next step, or what must be looked at first; None if nothing is to do."""
+    """Return the next step, or what the decision needs first; None if there is nothing to do."""
     if task.status == "paused":
         return _resume_step(task, context, now)
     return _check_running(task, context, now) if task.status == "running" else None
@@ -113,7 +113,7 @@ def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | No
     if task.job_id not in context.jobs:
         return NeedJob(task.job_id)
     summary = context.jobs[task.job_id]
-    # not absolute: a machine whose clock is behind would replace a Job that begins now, and both would run
+    # a duration: by a time, a machine whose clock is behind would replace a Job that begins now, and both would run
     match DUE[job_state(summary, now, missing_ms=now - task.updated_at)]["task"]:
         case "replace":
             return AppendTaskEvents((), "resumed")

@@ -1,4 +1,4 @@
-"""State changes of a task: how each event changes it."""
+"""Fold the events of a task into its state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evolve_task(task: TaskState | None, event: task_events.StoredTaskEvent) -> T
     if task is None:
         if isinstance(event, task_events.CreateTask):
             return begin_task(event)
-        raise IllegalEvent("the first is not createTask")
+        raise IllegalEvent("the first event is not createTask")
     check_follows(TRANSITIONS, event.type, f"task {task.task_id}", place_of(task))
     changes = _changes(task, event)
     runs, interval = changes.get("status", task.status) == "running", task.config.checkpoint_interval
@@ -135,7 +135,7 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges
             state = task.state if event.state is None else event.state
             return _end_changes("completed", event) | TaskChanges(result=event.result, state=state)
         case task_events.FailTask():
-            return _failed(task, event) | TaskChanges(error=event.error, error_details=event.details)
+            return _failure_changes(task, event) | TaskChanges(error=event.error, error_details=event.details)
         case task_events.CancelTask():
             error = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
             return _end_changes("failed", event) | TaskChanges(error=error)
@@ -176,7 +176,7 @@ def _end_changes(
     return NOT_WAITING | TaskChanges(status=status, finished_at=event.timestamp)
 
 
-def _failed(task: TaskState, fail_task: task_events.FailTask) -> TaskChanges:
+def _failure_changes(task: TaskState, fail_task: task_events.FailTask) -> TaskChanges:
     match fail_task.outcome:
         case "fail":
             return _end_changes("failed", fail_task)

@@ -5,10 +5,10 @@
         task = await memory.checkpoint(task.task_id, {"done": ["a.py"]})
         await memory.pause(task.task_id, "human_approval", "May I go on with b.py?")
 
-Operations are commands (`core.tasks.operations`): a command decides events from the task's state, without I/O, and
-`_carry_out` carries it out. Only operations that read other data, such as other tasks or checkpoints, have a case
-there. The events are appended at the version on which they were decided (`TaskLog.change`); if another process was
-faster, the command decides again. The public methods come from `ports.tasks.TaskMemory`, which documents them.
+Operations are commands (`tasks.operations`): a command decides events from the task's state, without I/O, and
+`_carry_out` performs them. Only operations that read other data, such as other tasks or checkpoints, have a case
+there. The events are appended at the version on which they were decided (`TaskLog.change`); after a conflict
+the command decides again. The public methods come from `tasks.memory.TaskMemory`, which documents them.
 
 A new operation needs a command in the operation table, and a case in `_carry_out` only if it needs more than the
 task's state. Times are milliseconds since 1970.
@@ -56,7 +56,7 @@ from perstack.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, 
 
 _R = TypeVar("_R")
 
-_EVER_MS = 1 << 53  # milliseconds after which no task was changed
+_ANY_AGE_MS = 1 << 53  # milliseconds after now in which no task was changed
 
 
 class StoredTasks(TaskMemory):
@@ -90,7 +90,7 @@ class StoredTasks(TaskMemory):
         return signed
 
     async def find(self, task_id: str) -> TaskState | None:
-        """Return the task of that id, or None where `get` raises NotFound."""
+        """Return the task of this id; None if there is none."""
         try:
             return await self.get(task_id)
         except NotFound:
@@ -174,8 +174,8 @@ class StoredTasks(TaskMemory):
         return await with_blockers(self.log, (await self.log.load(task_id)).state)
 
     async def subject_of(self, task_id: str) -> TaskSubject:
-        """Return a task as the decisions of a call about it take it. Raises NotFound and Damaged."""
-        return TaskSubject(await self.task(task_id), await self._events(task_id), self._clock.now())
+        """Return what decisions about a task's calls need: state, events and time. Raises NotFound and Damaged."""
+        return TaskSubject(await self.task(task_id), await self._existing_events(task_id), self._clock.now())
 
     async def page(self, query: ListCommand) -> TaskPage:
         """Return the tasks that match all conditions, latest change first."""
@@ -185,7 +185,7 @@ class StoredTasks(TaskMemory):
             if value is not None
         ]
         now = self._clock.now()
-        latest = now - query.older_than if query.older_than is not None else now + _EVER_MS
+        latest = now - query.older_than if query.older_than is not None else now + _ANY_AGE_MS
         earliest = now - query.newer_than if query.newer_than is not None else -1
 
         def is_match(row: Row) -> bool:
@@ -203,21 +203,21 @@ class StoredTasks(TaskMemory):
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged_tasks(self) -> tuple[TaskSummary, ...]:
-        """Return the tasks that are not archived and whose logs cannot be read, as far as lists have noticed."""
+        """Return the tasks that are not archived and whose logs cannot be read, as far as listing has noticed."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
         return tuple([await self.log.of_row(row) for row in rows])
 
     @checked
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
         """Return all events of a task. Raises NotFound."""
-        return tuple(await self._events(task_id))
+        return tuple(await self._existing_events(task_id))
 
     async def checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
         """Return all checkpoints of a task, oldest first. Raises NotFound."""
-        return checkpoints_in(task_id, await self._events(task_id))
+        return checkpoints_in(task_id, await self._existing_events(task_id))
 
     async def checkpoint_of(self, task_id: str, id_or_name: str) -> TaskCheckpoint:
-        """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
+        """Return the latest checkpoint with this id or name. Raises NotFound."""
         checkpoints = await self.checkpoints(task_id)
         for task_checkpoint in reversed(checkpoints):
             if id_or_name in (task_checkpoint.id, task_checkpoint.name):
@@ -225,10 +225,10 @@ class StoredTasks(TaskMemory):
         ids = ", ".join(task_checkpoint.id for task_checkpoint in checkpoints[-5:]) or "none"
         raise NotFound(f"task {task_id} has no checkpoint {id_or_name}; its latest are: {ids}")
 
-    async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
+    async def _existing_events(self, task_id: str) -> Sequence[StoredTaskEvent]:
         events = await self.log.events(task_id)
         if not events:
-            await self.task(task_id)
+            await self.task(task_id)  # raises NotFound
         return events
 
     # --- not in the table of operations ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The task port: the interface through which a skill lets an Expert keep tasks."""
+"""`TaskMemory`: the operations on tasks as typed methods, which skills and Python programs use."""
 
 from __future__ import annotations
 
@@ -64,20 +64,23 @@ def _name(command: type[TaskCommand[_R]]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__.removesuffix("Command")).lower()
 
 
-def _method(command: Callable[_P, TaskCommand[_R]]) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
+def _method_for(
+    command: Callable[_P, TaskCommand[_R]],
+) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
+    """Return a method with a command's signature and docstring, which validates its arguments and does the command."""
     command_type = cast("type[TaskCommand[_R]]", command)
 
-    async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def operation(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await memory.do(read_command(command_type, *args, **kwargs))
 
     signature = inspect.signature(command_type)
     plain = get_type_hints(command_type)
     parameters = [parameter.replace(annotation=plain[parameter.name]) for parameter in signature.parameters.values()]
     self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    vars(work)["__signature__"] = inspect.Signature([self, *parameters])
-    work.__name__ = work.__qualname__ = _name(command_type)
-    work.__doc__ = command_type.__doc__
-    return work
+    vars(operation)["__signature__"] = inspect.Signature([self, *parameters])
+    operation.__name__ = operation.__qualname__ = _name(command_type)
+    operation.__doc__ = command_type.__doc__
+    return operation
 
 
 class TaskMemory(ABC):
@@ -96,23 +99,23 @@ class TaskMemory(ABC):
 
     @abstractmethod
     async def subject_of(self, task_id: str) -> TaskSubject:
-        """Return a task as the decisions of a call about it take it. Raises NotFound and Damaged."""
+        """Return what decisions about a task's calls need: state, events and time. Raises NotFound and Damaged."""
 
-    create = _method(CreateCommand)
-    list = _method(ListCommand)
-    get = _method(GetCommand)
-    start = _method(StartCommand)
-    checkpoint = _method(CheckpointCommand)
-    list_checkpoints = _method(ListCheckpointsCommand)
-    pause = _method(PauseCommand)
-    answer = _method(AnswerCommand)
-    resume = _method(ResumeCommand)
-    complete = _method(CompleteCommand)
-    fail = _method(FailCommand)
-    retry = _method(RetryCommand)
-    cancel = _method(CancelCommand)
-    archive = _method(ArchiveCommand)
-    delete = _method(DeleteCommand)
+    create = _method_for(CreateCommand)
+    list = _method_for(ListCommand)
+    get = _method_for(GetCommand)
+    start = _method_for(StartCommand)
+    checkpoint = _method_for(CheckpointCommand)
+    list_checkpoints = _method_for(ListCheckpointsCommand)
+    pause = _method_for(PauseCommand)
+    answer = _method_for(AnswerCommand)
+    resume = _method_for(ResumeCommand)
+    complete = _method_for(CompleteCommand)
+    fail = _method_for(FailCommand)
+    retry = _method_for(RetryCommand)
+    cancel = _method_for(CancelCommand)
+    archive = _method_for(ArchiveCommand)
+    delete = _method_for(DeleteCommand)
 
 
 TASK_MEMORY: Part[TaskMemory] = Part("execution memory")

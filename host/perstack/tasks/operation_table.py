@@ -1,7 +1,7 @@
 """Table of operations on tasks: one entry each, from which all doors are derived.
 
 The typed methods of `perstack.tasks.memory`, the engine, the command line, HTTP with its OpenAPI description, the tools
-of the MCP server and of an Expert read the table, and repeat nothing of it.
+of the MCP server and of an Expert are read from the table.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Operation:
     """Operation as doors see it."""
 
     name: str
-    command: type[operations.TaskCommand[Any]]  # Any: each operation has another result type
+    command: type[operations.TaskCommand[Any]]  # Any: the result types differ
     method: Method  # HTTP method; GET for operations that only read
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
-    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
+    decides: Mark  # whether the call itself is a decision for a person, without regard to its arguments
     gives: type[Record] = TaskState  # model of the result as doors show it
     shown: Callable[[Any, Any], Record] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
@@ -87,9 +87,10 @@ class Operation:
         return tuple(argument for argument in arguments if argument is not None)
 
     def marks(self, caller: operations.Caller) -> dict[str, Mark | None]:
-        """Return the marks of the operation and of each argument that a caller may give; None for one without."""
+        """Return the marks of the operation and of each argument that a caller may give; None without a mark."""
         arguments = self.arguments(caller)
-        return {self.name: self.decides, **{one.name: mark_in(get_args(one.type)[1:]) for one in arguments}}
+        argument_marks = {argument.name: mark_in(get_args(argument.type)[1:]) for argument in arguments}
+        return {self.name: self.decides, **argument_marks}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class OnlyFor:
 
 @dataclass(frozen=True, slots=True)
 class DoorType:
-    """Annotation of an argument with another type for callers through a door than from Python."""
+    """Annotation of an argument whose type for callers through a door differs from the one for Python."""
 
     type: object
 
@@ -111,7 +111,7 @@ class TaskCommand(Generic[R]):
     """Operation with its arguments; its result is an R."""
 
     def through_a_door(self) -> TaskCommand[R]:
-        """Return the operation as a caller through a door means it; defaults may differ from Python's."""
+        """Return the operation with the defaults of doors, which may differ from Python's."""
         return self
 
 

@@ -23,7 +23,7 @@ MAX_DEPENDENCIES = 100
 
 
 class Dependency(Record):
-    """A task that another one waits for, as it stands: it is not completed."""
+    """A task that is not completed and that another one waits for."""
 
     task_id: str
     status: Literal["created", "running", "paused", "failed", "deleted", "damaged"]
@@ -69,7 +69,7 @@ class TaskState(Record):
     version: int = 0  # number of its events
     config: TaskConfig = TaskConfig()
     state: JsonObject = Field(default_factory=dict[str, JsonValue])
-    checkpoint_data: JsonObject | None = None  # of the latest checkpoint, or of the one returned to
+    checkpoint_data: JsonObject | None = None  # data of the latest checkpoint, or of the one that the task returned to
     checkpoints: int = 0
     checkpoint_id: str | None = None  # checkpoint that the state continues from
     pause_reason: PauseReason | None = None
@@ -77,7 +77,7 @@ class TaskState(Record):
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as of the latest look; not from the log
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # from their logs, not from this one
     token: str | None = None  # allows its holder to signal the awaited event; only in the result of `pause`
     token_hash: str | None = None
     answered: bool = Field(default=False, exclude_if=falsy)  # True if a paused task's event has occurred
@@ -103,7 +103,7 @@ class TaskState(Record):
 
 
 class TaskCheckpoint(Record):
-    """A place that a task can be resumed from."""
+    """A saved state from which a task can be resumed."""
 
     id: str
     name: str | None = None
@@ -124,17 +124,17 @@ def check_task_id(task_id: str) -> str:
 
 def outcome_of_failure(task: TaskState) -> OnFailure:
     """Return the action that the config selects for a failure; `retry` becomes `fail` once no retries are left."""
-    wish = task.config.on_failure
-    return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
+    configured = task.config.on_failure
+    return "fail" if configured == "retry" and task.retry_count >= task.config.max_retries else configured
 
 
 def asked_of(task: TaskState) -> AcceptedAnswers:
-    """Return the form of the answer to a paused task."""
+    """Return the form that the answer to a paused task must have."""
     return APPROVAL if task.pause_reason == "human_approval" else ANYTHING
 
 
 def due_at(task: TaskState) -> int | None:
-    """Return when something is to do about the task without its agent; None for never."""
+    """Return when a task needs attention without its agent, in milliseconds since 1970; None if never."""
     if task.status == "paused":
         return None if task.blocked_by else _wait_ends(task)
     if task.status == "running" and task.config.timeout is not None:
@@ -143,7 +143,7 @@ def due_at(task: TaskState) -> int | None:
 
 
 def _wait_ends(task: TaskState) -> int | None:
-    """Return the end of a pause, apart from other tasks; None if unknown."""
+    """Return the end of a pause, without regard to dependencies; None if unknown."""
     if task.answered:
         return task.updated_at
     if task.pause_reason in ("scheduled_wait", "rate_limit") and task.resume_at is not None:

@@ -32,8 +32,8 @@ def is_completed(row: Row | None) -> bool:
     return row is not None and row.get("status") == "completed"
 
 
-def to_look_after(rows: Sequence[Row], now: int) -> list[Row]:
-    """Return the tasks for which something may be due; a task that waits for another one is excluded."""
+def possibly_due(rows: Sequence[Row], now: int) -> list[Row]:
+    """Return the tasks that may be due at `now`, without those that wait for another task."""
     rows_by_id: Mapping[str, Row] = by_id(rows)
     blocked_rows = {
         id(row) for row in rows if any(not is_completed(rows_by_id.get(task_id)) for task_id in depends_on(row))
@@ -66,7 +66,7 @@ def in_short(ids: Sequence[str]) -> str:
 
 
 class TaskSummary(Record):
-    """A task in a list. A cache, derivable from its facts."""
+    """A task in a list: a cache that its log can rebuild."""
 
     task_id: str
     name: str
@@ -76,10 +76,10 @@ class TaskSummary(Record):
     pause_reason: PauseReason | None = None
     pause_message: str | None = None
     resume_at: int | None = None
-    due_at: int | None = None  # time at which something is due without its agent: resume it, or fail it
+    due_at: int | None = None  # time to resume or fail it without its agent, in milliseconds since 1970
     polls: bool = Field(default=False, exclude_if=falsy)  # True: a command is asked whether it may continue
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as of the latest look; not stored
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as last read from their logs; not stored
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)  # True if its log cannot be read: `error` says where
@@ -93,7 +93,7 @@ class TaskSummary(Record):
 
 
 class TaskPage(Record):
-    """Some tasks, the one written to last first, and the cursor that continues after them."""
+    """A page of tasks, the latest change first, and the cursor of the next page."""
 
     tasks: tuple[TaskSummary, ...]
     next: str | None = None

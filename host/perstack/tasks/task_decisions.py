@@ -1,7 +1,7 @@
-"""Decisions of a call by a model or a program about a task: pure functions for the marks of `oversight.decisions`.
+"""Decide which calls about a task only a person may make: functions for the marks of `oversight.needed_decisions`.
 
-The process that works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing
-for a person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
+The process that works on a task may save, cancel or complete it. Answers, ending a wait early, retries beyond the limit
+and removals are decisions for a person.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _WithValue(Protocol):
 
 
 def answers_task(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
-    """Return the decision to say what a task waits for; an event's own door is its token."""
+    """Return the decision to answer a task; None if it takes no answer. External events use their token instead."""
     return _answer(subject, arguments.value) if "answer" in allowed(subject.task) else None
 
 
@@ -71,13 +71,13 @@ def ends_wait(subject: TaskSubject, arguments: object) -> NeededDecision | None:
         due = due_at(task)
         reason = None if is_over or (due is not None and due <= subject.now) else "without what it waits for"
     else:
-        reason = _reason_of_failed(task, subject.events)
+        reason = _reason_after_failure(task, subject.events)
     if reason is None:
         return None
     return NeededDecision(f"Continue {subject.words} {reason}", Decide("resume_task", task.task_id))
 
 
-def _reason_of_failed(task: TaskState, events: Sequence[task_events.StoredTaskEvent]) -> str | None:
+def _reason_after_failure(task: TaskState, events: Sequence[task_events.StoredTaskEvent]) -> str | None:
     if task.status != "failed":
         return None
     if (question := open_question(events)) is not None:
@@ -88,7 +88,7 @@ def _reason_of_failed(task: TaskState, events: Sequence[task_events.StoredTaskEv
 
 
 def open_question(events: Sequence[task_events.StoredTaskEvent]) -> str | None:
-    """Return what a person was asked and never answered, also if the task has failed since; None if nothing."""
+    """Return the question that no person has answered, even if the task has failed since; None without one."""
     asked: str | None = None
     for event in events:
         match event:

@@ -1,4 +1,4 @@
-"""Store tasks, each the single log of a Job in the space `tasks`, and check the tasks that a task depends on."""
+"""Store tasks, each in a log of its own in the space `tasks`, and check the tasks that a task depends on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TASKS = IndexedLogFormat[TaskState, StoredTaskEvent, TaskSummary](
 
 
 class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
-    """Store of all tasks. It decides nothing."""
+    """Store of all tasks; decisions are in `operations`."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends a task's head to the anchor, if any, at each change after which it is not running."""
@@ -109,7 +109,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         self, owner_id: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
     ) -> Appended[TaskState]:
         """Append events, and send the head to the anchor unless the task runs after them."""
-        if _runs_after(loaded, events):
+        if _is_running_after(loaded, events):
             return await super().append(owner_id, loaded, events)
         await self._audit.expect(Owner("task", owner_id))
         appended = await super().append(owner_id, loaded, events)
@@ -121,7 +121,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         entries = await self._space.entries()
         rows = _parsed(entries.values())
         if len(rows) < len(entries):
-            rows += await self._from_logs(entries.keys() - {str(row.get("taskId")) for row in rows})
+            rows += await self._rows_from_logs(entries.keys() - {str(row.get("taskId")) for row in rows})
         return rows
 
     async def of_row(self, row: Row) -> TaskSummary:
@@ -131,7 +131,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         except ValidationError:
             return await self.summary(str(row["taskId"]))
 
-    async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
+    async def _rows_from_logs(self, task_ids: Iterable[str]) -> list[Row]:
         rows: list[Row] = []
         for task_id in task_ids:
             with suppress(NotFound):
@@ -145,11 +145,12 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         return task_summary
 
 
-def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
+def _is_running_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
+    """Return whether the task runs after these events; True if they cannot follow, which the append then reports."""
     try:
         return runs_after(None if loaded is None else loaded.state, events)
     except (ValueError, LookupError, UsageError):
-        return True  # the append will raise
+        return True
 
 
 def _check_version(task: TaskState, expected: int | None) -> None:
@@ -182,7 +183,7 @@ def _row_of(task_summary: TaskSummary) -> Row:
 
 
 async def commands_of_tasks(storage: Storage, task_ids: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that these tasks wait with. Tasks that are gone or damaged run none."""
+    """Return the commands that these tasks run while they wait. Deleted and damaged tasks run none."""
     log = TaskLog(storage, NO_AUDIT)
     commands: list[tuple[str, ...]] = []
     for task_id in task_ids:
@@ -215,7 +216,7 @@ class BlockerSearch:
             for task_id, row in rows.items()
             if (dependencies := depends_on(row))
         }
-        self._endless = tasks_on_cycles(self._dependencies)
+        self._tasks_on_cycles = tasks_on_cycles(self._dependencies)
 
     async def with_blockers(self, task_summary: TaskSummary) -> TaskSummary:
         unfinished = [task_id for task_id in task_summary.depends_on if not is_completed(self._rows.get(task_id))]
@@ -225,7 +226,7 @@ class BlockerSearch:
         )
 
     def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
-        if not {task_id, dependency.task_id} <= self._endless:
+        if not {task_id, dependency.task_id} <= self._tasks_on_cycles:
             return dependency
         cycle = find_cycle(task_id, (dependency.task_id,), self._dependencies)
         return dependency if cycle is None else dependency.model_copy(update={"circle": cycle})
@@ -234,7 +235,7 @@ class BlockerSearch:
 def tasks_on_cycles(dependencies: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
     sorter = TopologicalSorter(dependencies)
-    with suppress(CycleError):  # what it can order is then all that waits for no cycle
+    with suppress(CycleError):  # it can then still order all tasks that wait for no cycle
         sorter.prepare()
     ordered: set[str] = set()
     while ready := sorter.get_ready():
@@ -248,20 +249,20 @@ def find_cycle(
 ) -> tuple[str, ...] | None:
     """Return the cycle that a task would close by waiting for `depends_on`; None if there is none."""
     came_from: dict[str, str] = {}
-    to_do = list(depends_on)
+    pending = list(depends_on)
     came_from.update(dict.fromkeys(depends_on, task_id))
-    while to_do:
-        current = to_do.pop()
+    while pending:
+        current = pending.pop()
         if current == task_id:
-            return _way_back(task_id, came_from)
+            return _cycle_path(task_id, came_from)
         for dependency in dependencies.get(current, ()):
             if dependency not in came_from:
                 came_from[dependency] = current
-                to_do.append(dependency)
+                pending.append(dependency)
     return None
 
 
-def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
+def _cycle_path(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
     path = [task_id]
     while (previous := came_from[path[-1]]) != task_id:
         path.append(previous)
@@ -282,7 +283,7 @@ async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]
     unknown = [dependency for dependency in dependencies if dependency not in rows and dependency != task_id]
     if unknown:
         raise UsageError(
-            f"task {task_id} cannot wait for {in_short(unknown)}: there is none in {log.location}; create it first"
+            f"task {task_id} cannot wait for {in_short(unknown)}: it does not exist in {log.location}; create it first"
         )
     cycle = find_cycle(task_id, dependencies, {other_id: depends_on(row) for other_id, row in rows.items()})
     if cycle is not None:

@@ -1,4 +1,4 @@
-"""Commands that tasks wait with. What they run is protected from Experts."""
+"""Commands that paused tasks run to ask whether they may continue; Experts may not change what they run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from perstack.ports.storage import Storage
 
 
 async def waiting_commands(storage: Storage) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that tasks of a storage wait with. Reads no log without such a task."""
+    """Return the commands that tasks of a storage run while they wait. Reads no log without such a task."""
     entries = await space_of(storage, "task").entries()
     task_ids = [task_id for task_id, entry in entries.items() if not entry or b'"polls"' in entry]
     if not task_ids:

@@ -1,4 +1,4 @@
-"""Tasks in the inbox: what waits for a person, or cannot be read."""
+"""Inbox entries of tasks: those that wait for a person, and those that cannot be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASKING = ("human_approval", "human_input")
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
-    """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
+    """Return open questions of tasks, and tasks that wait for a failed or deleted one; oldest first."""
     items: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task_summary in page.tasks:
@@ -29,7 +29,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
 
 
 async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:
-    """Return tasks that cannot be read and may have asked something."""
+    """Return tasks that cannot be read; a question may be open in them."""
     return tuple(
         InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)
         for t in await memory.damaged_tasks()

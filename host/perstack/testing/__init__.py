@@ -1,1 +1,1 @@
-"""Test tools: contract suites, in-memory plugins, scripted models, crashes, and tests of Experts."""
+"""Test tools: contract suites, in-memory plugins, scripted models, crashing storages, and tests of Experts."""

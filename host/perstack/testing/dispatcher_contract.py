@@ -77,7 +77,7 @@ class DispatcherBed:
 
     @asynccontextmanager
     async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:
-        """Open `count` dispatchers, like as many processes, and close them at the end."""
+        """Open `count` dispatchers, as that many processes would, and close them at the end."""
         async with AsyncExitStack() as stack:
             opened = [self.open() for _ in range(count)]
             for dispatcher in opened:

@@ -10,7 +10,7 @@ from typing import Self
 
 from perstack.dataclass import dataclass
 
-_BEAT_S = 0.02
+_REPEAT_INTERVAL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ReceivedRequest:
 
     method: str
     path: str
-    headers: Mapping[str, str]  # headers by lower-case name
+    headers: Mapping[str, str]  # headers by name in lower case
     body: bytes
 
 
@@ -108,7 +108,7 @@ class FakeEndpoint:
         while reply.ending == "beat":
             writer.write(b"%x\r\n%s\r\n" % (len(reply.chunks[-1]), reply.chunks[-1]))
             await writer.drain()
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_REPEAT_INTERVAL_S)
         if reply.ending == "hang":
             await reader.read()
             self.left.set()

@@ -33,9 +33,9 @@ def recorded(
 ) -> Overrides:
     """Return the overrides with which a Host plays that recording; its path is made absolute.
 
-    `tools` says which really run: `live` or `recorded` for all, or a mapping from `TOOL` or `SKILL/TOOL`. By default
-    those of the base skill that change files do. `definition="any"` also plays it with another instruction. Raises
-    UsageError for a file that is not a recording, and for an invalid value in `tools`.
+    `tools` says which tools really run: `live` or `recorded` for all, or a mapping from `TOOL` or `SKILL/TOOL`. By
+    default tools of the base skill that change files do. `definition="any"` also plays it with another instruction.
+    Raises UsageError for a file that is not a recording, and for an invalid value in `tools`.
     """
     absolute = Path(path).resolve()
     read_recording(absolute)

@@ -3,7 +3,7 @@
 In Python, for a test of one Expert:
 
     provider = ScriptedProvider([turn(tool("readTextFile", {"path": "notes.txt"})), text("Two notes.")])
-    host = Host(plugins=[provider], …)           # it answers to the provider name "scripted"
+    host = Host(plugins=[provider], …)           # its provider name is "scripted"
     …
     assert provider.requests[1].messages[-1] …
 
@@ -226,13 +226,13 @@ class _Schedule:
         self._ends: list[int] = []
         self._replies: list[Turn] = []
         self._failures: dict[int, list[Turn]] = {}
-        self._rounds = _times(part.repeat)
+        self._rounds = _repetitions(part.repeat)
         played = 0
         for turn_spec in part.turns:
             if turn_spec.error is not None:
                 self._failures.setdefault(played, []).append(turn_spec)
                 continue
-            played = min(_UNLIMITED, played + _times(turn_spec.repeat))
+            played = min(_UNLIMITED, played + _repetitions(turn_spec.repeat))
             self._ends.append(played)
             self._replies.append(turn_spec)
         self._length = played
@@ -244,9 +244,9 @@ class _Schedule:
 
     def failure(self, number: int, played: int) -> Turn | None:
         for failing_turn in self._failures_before(number):
-            if played < _times(failing_turn.repeat):
+            if played < _repetitions(failing_turn.repeat):
                 return failing_turn
-            played -= _times(failing_turn.repeat)
+            played -= _repetitions(failing_turn.repeat)
         return None
 
     def _is_over(self, number: int) -> bool:
@@ -261,7 +261,7 @@ class _Schedule:
         return [*trailing, *due] if number and not place else due
 
 
-def _times(repeat: bool | int) -> int:
+def _repetitions(repeat: bool | int) -> int:
     if isinstance(repeat, bool):
         return _UNLIMITED if repeat else 1
     return repeat

@@ -26,7 +26,7 @@ RUN = RunRef(JOB, "job1-1")
 
 @dataclass
 class Opener:
-    """A store, empty at first. An ability that a storage lacks stays None, and its tests are skipped with a reason."""
+    """A store, empty at first. Leave a hook None if the storage has no such ability: its tests are skipped."""
 
     open: Callable[[], Storage]  # opens a storage on this store as a new process would
     address: tuple[str, str] | None = None  # plugin module and location, for opening the store in another process
@@ -37,7 +37,7 @@ class Opener:
     damage: Callable[[RunRef, int], None] | None = None
     """Function that changes a byte in the payload of the record with that index, counted from 0."""
     shares_blobs: bool = False  # True if equal blobs of several Jobs are stored once
-    expiry: float = 0  # seconds that the lease of a dead process may still be held
+    expiry: float = 0  # maximum seconds for which the lease of a dead process stays held
     opened: list[Storage] = field(default_factory=list[Storage])
 
     def __call__(self) -> Storage:

@@ -133,10 +133,10 @@ class DefinitionFile:
             raw = _without_settings(raw, chain[0], report)
         else:
             self.report = report
-        self._take_experts(raw.pop("experts", {}), report)
+        self._add_experts(raw.pop("experts", {}), report)
         project = read_table(Project, raw, (), report) or Project()
         warn_of_runtime(project.runtime, ("runtime",), report)
-        self._take_includes(project.includes, (*chain, path), report)
+        self._read_includes(project.includes, (*chain, path), report)
         return _with_absolute_paths(project, path.parent.absolute())
 
     def in_order(self) -> tuple[Problem, ...]:
@@ -156,7 +156,7 @@ class DefinitionFile:
             self.problems.append(Problem(f"cannot be read: {reason}", str(path)))
         return None
 
-    def _take_experts(self, experts: TomlValue, report: Reporter) -> None:
+    def _add_experts(self, experts: TomlValue, report: Reporter) -> None:
         if not isinstance(experts, dict):
             report.error(("experts",), f"must be a table, not {kind_of(experts)}: write [experts.NAME]")
             return
@@ -170,9 +170,9 @@ class DefinitionFile:
             if any(isinstance(skill, PluginSkill) and skill.file for skill in draft.expert.skills):
                 draft.expert = with_relative_files(draft.expert, draft.at, report, self.path.absolute().parent)
 
-    def _take_includes(self, patterns: Sequence[str], chain: tuple[Path, ...], report: Reporter) -> None:
+    def _read_includes(self, patterns: Sequence[str], chain: tuple[Path, ...], report: Reporter) -> None:
         for index, pattern in enumerate(patterns):
-            self._take_include(pattern, ("include", index), chain, report)
+            self._read_include(pattern, ("include", index), chain, report)
 
     def _leaves_folder(self, path: str) -> bool:
         """Return whether a path, or a pattern, leads out of the folder of the first file, which needs an agreement."""
@@ -182,7 +182,7 @@ class DefinitionFile:
         return True
 
     def _is_own(self, path: Path, at: KeyPath, report: Reporter) -> bool:
-        """Report an included file that may be another user's; one in the first file's folder is trusted like that."""
+        """Report an included file that may be another user's; a file in the first file's folder is trusted like it."""
         if path.absolute().parent.resolve() == self.path.absolute().parent.resolve() == path.resolve().parent:
             return True
         try:
@@ -192,7 +192,7 @@ class DefinitionFile:
             return False
         return True
 
-    def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
+    def _read_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
 
         from perstack.config.file_patterns import TooMuch, matches
@@ -202,7 +202,7 @@ class DefinitionFile:
         if self._leaves_folder(self.includes[-1]):
             report.error(
                 at,
-                f"`{pattern}` leads to another folder, and nobody has agreed to that",
+                f"`{pattern}` leads to another folder, which nobody has agreed to",
             )
             return
         is_pattern = has_magic(pattern)
@@ -216,10 +216,10 @@ class DefinitionFile:
         if not names:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in names:
-            if not self._take_file(name, at, chain, report, is_pattern=is_pattern):
+            if not self._read_included_file(name, at, chain, report, is_pattern=is_pattern):
                 return
 
-    def _take_file(
+    def _read_included_file(
         self, name: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter, *, is_pattern: bool
     ) -> bool:
         """Read an included file, or report why not; return False once too many are included."""
@@ -228,15 +228,15 @@ class DefinitionFile:
         if self._leaves_folder(str(path)):
             report.error(
                 at,
-                f"`{name}` is a link to another folder, and nobody has agreed to that",
+                f"`{name}` is a link to another folder, which nobody has agreed to",
             )
         elif resolved is None:
             report.error(at, f"there is no file `{name}` in {chain[-1].parent}")
         elif resolved == chain[-1].resolve() and is_pattern:
             return True  # `**/perstack.toml` matches the including file too, but means the others
-        elif any(resolved == above.resolve() for above in chain):
+        elif any(resolved == includer.resolve() for includer in chain):
             way = " → ".join(map(str, (*chain, path)))
-            report.error(at, f"a file cannot include itself, not even by way of others: {way}")
+            report.error(at, f"a file cannot include itself, not even through others: {way}")
         elif resolved not in self.files and (len(self.files) >= MAX_FILES or len(chain) >= MAX_INCLUDE_DEPTH):
             report.error(
                 at,
@@ -270,13 +270,13 @@ def _experts_with_errors(drafts: Mapping[str, Draft], errors: Sequence[Problem])
     for draft in drafts.values():
         for name in draft.delegates:
             callers.setdefault(name, []).append(draft)
-    todo = list(broken)
-    while todo:
-        name = todo.pop()
+    pending = list(broken)
+    while pending:
+        name = pending.pop()
         for draft in callers.get(name, ()):
             if draft.expert.key not in broken:
                 broken[draft.expert.key] = (draft.problem_of(name), *broken[name])
-                todo.append(draft.expert.key)
+                pending.append(draft.expert.key)
     return broken
 
 

@@ -74,12 +74,12 @@ def drop_runtime_list(raw: TomlTable, at: KeyPath, report: Reporter) -> TomlTabl
 
 @dataclass(slots=True)
 class Draft:
-    """Expert as far as it could be read; whether it is usable is known after all files are read."""
+    """Valid parts of an Expert's table; whether it is usable is known once all files are read."""
 
     expert: Expert
     report: Reporter
     at: KeyPath
-    delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])  # with their places; filled last
+    delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])  # place of each; filled last
     patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])  # of Agent Skills, with folders
     tests: TomlValue | None = None  # tests as written; they are read on request, and not by Runs
 

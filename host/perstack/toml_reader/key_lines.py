@@ -31,7 +31,7 @@ class KeyLines:
     def __init__(self, text: str) -> None:
         """Index a text, which must be valid TOML."""
         self._line_by_path: dict[KeyPath, int] = {(): 1}
-        # positions only grow, so each line break is counted once
+        # positions are in ascending order, so each line break is counted once
         line, counted_to = 1, 0
         for path, position in _LineFinder(text).document():
             line += text.count("\n", counted_to, position)
@@ -57,7 +57,7 @@ class _LineFinder:
 
     def document(self) -> Iterator[tuple[KeyPath, int]]:
         table: KeyPath = ()
-        while not self._end():
+        while not self._reached_end():
             start = self.at
             if self._take("["):
                 table = self._header()
@@ -65,7 +65,7 @@ class _LineFinder:
             else:
                 yield from self._pair(table)
 
-    def _end(self) -> bool:
+    def _reached_end(self) -> bool:
         self._skip(_BLANK)
         return self.at >= len(self.text)
 
@@ -112,7 +112,7 @@ class _LineFinder:
     def _name(self) -> str:
         if self.text[self.at] not in "\"'":
             return self._skip(_BARE_KEY)
-        # tomllib knows the escapes of a quoted key
+        # tomllib resolves the escapes of a quoted key
         return next(iter(tomllib.loads(f"{self._skip(_STRING)} = 0")))
 
     def _pair(self, table: KeyPath) -> Iterator[tuple[KeyPath, int]]:

@@ -47,7 +47,7 @@ def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
             case McpStdioSkill():
                 _check_command(skill, key_path, report)
                 if skill.tools and is_base_skill(skill):
-                    report.error((*key_path, "tools"), "must be left out: what the base skill's arguments are is known")
+                    report.error((*key_path, "tools"), "must be left out: the base skill's arguments are known")
             case McpSseSkill():
                 _check_endpoint(skill, key_path, report)
                 if skill.oauth is not None:
@@ -109,12 +109,12 @@ def _check_endpoint(skill: McpSseSkill, at: KeyPath, report: Reporter) -> None:
     endpoint = skill.endpoint
     if not endpoint or endpoint.startswith("${"):
         return  # reported already, or checked when the server is connected, because a variable has the address
-    complaint = _endpoint_complaint(endpoint, local=skill.allow_local_network)
-    if complaint is not None:
-        report.error((*at, "endpoint"), complaint)
+    problem = _endpoint_problem(endpoint, local=skill.allow_local_network)
+    if problem is not None:
+        report.error((*at, "endpoint"), problem)
 
 
-def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
+def _endpoint_problem(endpoint: str, *, local: bool) -> str | None:
     from urllib.parse import urlsplit
 
     try:

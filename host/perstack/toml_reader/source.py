@@ -54,7 +54,7 @@ class Reporter:
     def __init__(
         self, source: Source, problems: list[Problem], search: SearchBudget | None = None, parts: Parts = NO_PARTS
     ) -> None:
-        """Append to `problems`. `search`: budget that the patterns of all files share; `parts`: readers of features."""
+        """Append to `problems`. `search` is shared by the patterns of all files; `parts` has readers of features."""
         self.source = source
         self.parts = parts
         self.search = SearchBudget() if search is None else search
@@ -97,7 +97,7 @@ _BETWEEN_KEYS = r"[^\w\-. \t]"
 
 
 class NotRead(ValueError):
-    """File that was refused; the message continues its name."""
+    """Error of a refused file; the message is the predicate of a sentence about it."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -136,11 +136,8 @@ def parse_toml(text: str) -> TomlTable:
 def _has_endless_key(line: str) -> bool:
     """Return whether a line has a dotted key with too many parts, which `tomllib` would take quadratic time for."""
     for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
-        # words with blanks are prose in a text of several lines
+        # a part with blanks is prose in a multi-line text
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
         if any(is_key and len(list(run)) > MAX_TOML_DEPTH for is_key, run in groupby(parts)):
             return True
     return False
-
-
-# Patterns of `include` and of Agent Skills, expanded without scanning a whole disk.

@@ -37,30 +37,30 @@ from perstack.toml_reader.source import Reporter, TomlTable, TomlValue
 
 _FactT = TypeVar("_FactT", bound=Record)
 
-IGNORED: Mapping[type[Record], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
+IGNORED: Mapping[type[Record], Mapping[str, str]] = {  # keys of the original Perstack without effect, with the reason
     Project: {
-        "temperature": "say it in the `setting` of [provider]",
-        "perstackApiBaseUrl": "there is no registry to ask: `include` takes in Experts from other files",
+        "temperature": "set it in the `setting` of [provider]",
+        "perstackApiBaseUrl": "there is no registry: `include` adds Experts from other files",
         "perstackBaseSkillCommand": "the base skill is built in and starts no command",
-        "network": "say `allowedDomains` in the skill that it is about",
+        "network": "set `allowedDomains` of the skill that needs it",
     },
     Expert: {
-        "temperature": "say it in the `setting` of [provider], or of [experts.NAME.provider]",
-        "network": "say `allowedDomains` in the skill that it is about",
+        "temperature": "set it in the `setting` of [provider], or of [experts.NAME.provider]",
+        "network": "set `allowedDomains` of the skill that needs it",
         "providerSkills": "skills that a provider runs itself are not offered",
     },
-    McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
+    McpSseSkill: {"allowedDomains": "the skill connects only to its endpoint"},
 }
 
 # keys that are not part of the definition of a Run
 READ_SEPARATELY: Mapping[type[Record], Mapping[str, str]] = {
-    Expert: {"tests": "queries with what is expected of them; see `tests` below"}
+    Expert: {"tests": "queries with their expected results; see `tests` below"}
 }
 
 SEPARATE_TABLES: Part[Mapping[type[Record], str]] = Part("tables that are read separately")
 """Models of the tables in keys that are read separately, each with the place that a message names."""
 
-_MOST_WRONG_LETTERS = 2  # letters by which a misspelt key differs from the one that was meant
+_MAX_WRONG_LETTERS = 2  # maximum letters by which a misspelt key differs from the intended one
 
 _MAX_SHOWN = 40  # characters of a written value that a remedy repeats
 
@@ -120,13 +120,13 @@ _KIND_BY_TYPE: Mapping[type[object], str] = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenKey:
-    """Key of a table as files have it."""
+    """Key of a table in a definition file."""
 
     field: str  # alias of its field, which is its name in records
     meaning: str
     is_required: bool
-    tables: tuple[type[Record], ...]  # models of its value, if that is a table or tables by name; empty otherwise
-    is_named: bool
+    tables: tuple[type[Record], ...]  # models of its value, if that is a table or has tables by name; otherwise empty
+    is_named: bool  # True for a table with an entry for each name
 
 
 @cache
@@ -159,7 +159,7 @@ def _tables(annotation: object) -> tuple[type[Record], ...]:
 
 
 def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
-    """Read a table as far as it is valid, and report the rest; None if it is none. `named`: no keys."""
+    """Read the valid part of a table, and report the rest. None if `raw` is no table. `extra`: values of fields."""
     if not isinstance(raw, dict):
         keys = [name for name, key in keys_of(model).items() if key.is_required]
         below = (
@@ -171,12 +171,12 @@ def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporte
     try:
         return model.model_validate(values, strict=True, extra="forbid", context=FROM_FILE)
     except ValidationError as error:
-        errors_by_path = _errors_by_place(error.errors(include_url=False), values)
+        errors_by_path = _errors_by_path(error.errors(include_url=False), values)
     key_by_field = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
     for (field, *subpath), errors in errors_by_path.items():
         # a table's name is not a key in it
         name, meaning = key_by_field.get(str(field), ("", ""))
-        report.error((*at, name, *subpath) if name else at, _complaint(errors, meaning))
+        report.error((*at, name, *subpath) if name else at, _message_for(errors, meaning))
     return model.model_validate(_valid_values(model, values, errors_by_path), context=PART_OF_FILE)
 
 
@@ -224,8 +224,8 @@ def _model_of(models: tuple[type[Record], ...], raw: TomlValue, at: KeyPath, rep
     return None
 
 
-def _errors_by_place(errors: Iterable[ErrorDetails], values: object) -> dict[KeyPath, list[ErrorDetails]]:
-    """Return the errors by place. An error inside of a value replaces the errors of the whole value."""
+def _errors_by_path(errors: Iterable[ErrorDetails], values: object) -> dict[KeyPath, list[ErrorDetails]]:
+    """Return the errors by path. An error inside a value replaces the errors of the whole value."""
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
         if error["type"] != "missing":  # reported already
@@ -254,12 +254,13 @@ def _valid_values(
     return valid
 
 
-def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
+def _message_for(errors: list[ErrorDetails], meaning: str) -> str:
+    """Return one message for all errors of a key; `meaning` says what the key is for."""
     for error in errors:
         if error["type"] == BROKEN:
             return f"{EMPTY}: {meaning}" if error["msg"] == EMPTY else error["msg"]
         if error["type"] == "extra_forbidden":
-            return "does not belong here: take it out"
+            return "does not belong here: remove it"
         if error["type"] == "invalid-json-value":
             return "must not hold a date or time: write it as text in quotes"
     value = errors[0]["input"]
@@ -291,7 +292,7 @@ def _report_unknown(name: str, model: type[Record], at: KeyPath, report: Reporte
 
 
 def _hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") -> str:
-    """Return what follows `unknown key`: the most similar key, where the key belongs, or the known keys."""
+    """Return the words after `unknown key`: the most similar key, where the key belongs, or the known keys."""
     known_keys = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     plain_name = _plain(name)
     hint = next(
@@ -317,8 +318,8 @@ def _may_be_a_guard(name: str, model: type[Record]) -> bool:
 
 
 def _is_misspelt(name: str, model: type[Record]) -> bool:
-    """Return whether two letters at most separate an unknown key from a known one."""
-    return any(edit_distance(_plain(name), _plain(key)) <= _MOST_WRONG_LETTERS for key in keys_of(model))
+    """Return whether an unknown key is a known one with at most `_MAX_WRONG_LETTERS` wrong letters."""
+    return any(edit_distance(_plain(name), _plain(key)) <= _MAX_WRONG_LETTERS for key in keys_of(model))
 
 
 def _plain(name: str) -> str:

@@ -39,7 +39,7 @@ class ToolContext(Setup[SettingsT], Generic[SettingsT, ResourceT]):
     resource: ResourceT  # the value that the Toolkit's lifespan yielded; None without one
     tool_call: ToolCall  # the call, with its key (unchanged after a resume), the Job's blobs and progress messages
     is_cancelled: Callable[[], bool] = field(default=lambda: False, kw_only=True)
-    """Return whether nobody waits for the call any more: a plain function may look, and stop."""
+    """Return whether nobody waits for the call any more: a plain function may check this, and return."""
 
 
 @dataclass(frozen=True, slots=True)

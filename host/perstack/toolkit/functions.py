@@ -129,7 +129,7 @@ class ToolFunction:
             schema = self._adapter.json_schema(schema_generator=_Schemas)
         except PydanticUserError as error:
             raise SkillError(
-                f"{_place(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
+                f"{_shown_name(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
             ) from error
         return ToolSpec(
             name=self.name,
@@ -218,12 +218,12 @@ def tool_function(
     settings: type[object] | None,
 ) -> ToolFunction:
     """Validate a function when its module is imported. Raises PluginError with what to change."""
-    place = _place(function)
+    place = _shown_name(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
-        raise PluginError(f"{place}: {name!r} is not a name of a tool; use up to 64 of a-z, A-Z, 0-9, _ and -")
+        raise PluginError(f"{place}: {name!r} is not a valid name of a tool; use at most 64 of a-z, A-Z, 0-9, _ and -")
     documented = read_docstring(function.__doc__ or "")
     description = description or documented.description
     if not description:
@@ -251,7 +251,7 @@ def tool_function(
     return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(model_parameters), context)
 
 
-def _place(function: Function) -> str:
+def _shown_name(function: Function) -> str:
     code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
     name, module = getattr(function, "__qualname__", function), function.__module__
     if code is not None and module == code.co_filename:  # a `file`, whose module has its path as its name
@@ -261,7 +261,7 @@ def _place(function: Function) -> str:
 
 
 def shown_path(path: str) -> str:
-    """Return a path as messages show it: from the current folder, if it is below."""
+    """Return a path as messages show it: relative to the current folder if it is inside."""
     relative = relpath(path)
     return path if relative.startswith("..") else relative
 
@@ -279,7 +279,7 @@ def _hints(function: Function, place: str) -> Mapping[str, object]:
 def _check_parameter(parameter: inspect.Parameter, place: str) -> None:
     if parameter.kind not in _NAMED_KINDS:
         raise PluginError(
-            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be given by name; make it a plain one"
+            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be passed by name; make it an ordinary one"
         )
     if parameter.annotation is inspect.Parameter.empty:
         raise PluginError(

@@ -25,10 +25,10 @@ from perstack.toolkit.functions import FunctionT, ToolFunction, options_of, read
 
 
 class Lifespan(Generic[ResourceT]):
-    """Enters and exits a context manager in one task: many may only be exited in the task that entered them."""
+    """Enters and exits a context manager in one task, because many must be exited in the task that entered them."""
 
     def __init__(self, manager: AbstractAsyncContextManager[ResourceT], skill_name: str) -> None:
-        """Keep the manager. It is entered at the first use of the resource."""
+        """Enter nothing yet: the first use of the resource does."""
         self._manager = manager
         self._skill_name = skill_name
         self._ending = asyncio.Event()
@@ -37,7 +37,7 @@ class Lifespan(Generic[ResourceT]):
         self._yielded: list[ResourceT] = []
 
     async def resource(self) -> ResourceT:
-        """Return the yielded resource, entering the manager first. Raises SkillError if that fails or it has broken."""
+        """Return the yielded resource, entering the manager first. Raises SkillError if that fails or has failed."""
         if self._task is None:
             self._task = asyncio.create_task(self._live())
         if not self._entered.done():
@@ -81,7 +81,7 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
         setup: Setup[SettingsT],
         lifespan: Lifespan[ResourceT] | None,
     ) -> None:
-        """Keep the functions and the Job's setup."""
+        """`lifespan`: None for a Toolkit without one."""
         self._toolset = toolset
         self._functions = functions
         self._setup = setup
@@ -105,14 +105,14 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
                 setup.workspace,
                 setup.env,
                 await self._resource(),
-                tool_call if is_async else _in_threads(tool_call, cancelled),
+                tool_call if is_async else _thread_safe_call(tool_call, cancelled),
                 parts=setup.parts,
                 is_cancelled=cancelled.is_set,
             )
         if is_async:
             value = await cast("Awaitable[object]", tool.function(**arguments))
         else:
-            value = await _in_thread(tool, arguments, cancelled)
+            value = await _run_in_thread(tool, arguments, cancelled)
         return await as_result(value, tool_call.blobs)
 
     @override
@@ -124,10 +124,11 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
         return await self._lifespan.resource() if self._lifespan is not None else cast("ResourceT", None)
 
 
-# Plain functions: a thread cannot be stopped, so a cancelled call leaves it, and its function may look whether it is.
+# Plain functions run in threads, which cannot be stopped: a cancelled call leaves its thread running, and the function
+# may check `is_cancelled`.
 
 
-async def _in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancelled: threading.Event) -> object:
+async def _run_in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancelled: threading.Event) -> object:
     variables = copy_context()
 
     def work() -> object:
@@ -144,8 +145,8 @@ async def _in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancel
     return await value if inspect.isawaitable(value) else value  # a decorated async function looks like a plain one
 
 
-def _in_threads(tool_call: ToolCall, cancelled: threading.Event) -> ToolCall:
-    """Return the call with progress that any thread may show, and that ends with a cancellation."""
+def _thread_safe_call(tool_call: ToolCall, cancelled: threading.Event) -> ToolCall:
+    """Return the call with progress that any thread may show, until the call is cancelled."""
     loop = asyncio.get_running_loop()
 
     def show(text: str) -> None:

@@ -9,10 +9,10 @@ the same for includes, and for Experts of other files.
 An agreement covers the content of the files that a declaration runs, since they change what it does. `command_files`
 finds them in command lines and `rule_programs` in allow rules (both pure), `named_files` in tables of a definition,
 with their content. Of words that may be data only files that git tracks count (`git_index`). What is run is also what
-no Expert may change (`protection`): a new kind of words in `named_files` must be right for both.
+no Expert may change (`run_files`): a new kind of words in `named_files` must be right for both.
 
 The kernel knows `engine.plugins.agreements.TrustCheck`, without which no Host is made, and two parts, without which
-no Job is driven or no Expert added: `engine.context.protection.RUN_FILES` (`protection`) and
+no Job is driven or no Expert added: `engine.context.protection.RUN_FILES` (`run_files`) and
 `engine.runs.run_skills.EXPERT_OF_FILE` (`definition_files`). Doors ask for agreements in `doors.shared.agreements`.
 State of other origin is a matter of `perstack.state_guard`, and grants of rules of `perstack.config.grants`.
 """

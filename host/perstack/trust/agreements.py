@@ -1,9 +1,9 @@
 """Trust in a folder: what its user has agreed to, and the check before anything in it acts.
 
-What needs an agreement is derived from the definition (`items`), and from the content of a
-`.env` file that nobody named. Agreements are stored by folder, outside of every workspace, as digests: a change of a
-declaration, of a file that it runs (`named_files`), or of a `.env` file, needs another one. A
-definition made in Python, or named by PERSTACK_TRUST, is the user's own.
+What needs an agreement is derived from the definition (`items`), and from the content of a `.env` file that nobody
+named. Agreements are stored by folder, outside of every workspace, as digests: a changed declaration, file that it runs
+(`named_files`) or `.env` file needs a new agreement. A definition made in Python, or named by PERSTACK_TRUST, is the
+user's own.
 """
 
 import os
@@ -123,7 +123,7 @@ class TrustStore:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_private_file(self.path(folder), trust.to_json())
         except OSError as error:
-            raise StorageError(f"what is trusted cannot be kept in {self.folder}: {error.strerror}") from error
+            raise StorageError(f"agreements cannot be stored in {self.folder}: {error.strerror}") from error
 
     def agree(self, folder: Path, items: Iterable[TrustItem]) -> None:
         """Add items to the agreements of a folder. Raises StorageError.
@@ -166,7 +166,7 @@ class Agreement:
         self._store = store
         self._is_whole = project.path is None or is_named(Path(project.path))
         own = ownership_of(project, is_vendor, workspace)
-        self.own = replace(own, files=no_files) if self._is_whole else own  # nothing is compared with them
+        self.own = replace(own, files=no_files) if self._is_whole else own  # their digests are compared with nothing
         self._adopted: Project | None = None  # the definition, if something of it needs an agreement
         self._withheld: list[TrustItem] = []
         self._chosen: frozenset[str] = frozenset()
@@ -192,20 +192,20 @@ class Agreement:
         self.check(items_of_iterate(settings, expert_key, self.own))
 
     def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> list[str]:
-        """Return a phrase, without values, for each item of an Expert of another definition that is not declared."""
+        """Return a phrase, without values, for each item of another project's Expert that is not declared here."""
         own = replace(self.own, contains=ownership_of(of_project).contains)
         known = digests_of(items_to_trust(declared_project, self.own))
         items = items_to_trust(Project(experts={expert.key: expert}), own)
         return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in known]
 
     def adopt(self, project: Project) -> Project:
-        """Return the folder's definition without its items that have no agreement; `check_definition` names these."""
+        """Return the definition without the items that have no agreement; `check_definition` then names these."""
         items = [] if self._is_whole else items_to_trust(project, self.own)
         self._adopted = project if items else None
         self._withheld = self.missing(items)
         if not self._withheld:
             return project
-        # a file may change meanwhile: what is not among these digests is withheld as well
+        # a file may change meanwhile: items that are not among these digests are withheld as well
         agreed = digests_of(items) - digests_of(self._withheld)
         return inert_project(project, self.own, agreed.__contains__)
 
@@ -223,7 +223,7 @@ class Agreement:
             self._chosen |= {item.without_files for item in items_of_provider(playing, self.own)}
 
     def check_definition(self) -> None:
-        """Raise NotAgreed if something of the adopted definition has no agreement. Nothing may be driven before.
+        """Raise NotAgreed if an item of the adopted definition has no agreement. Call it before anything is driven.
 
         The files that it runs are read at each call.
         """
@@ -283,7 +283,7 @@ _OPAQUE = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_-]{16,}")
 
 
 def env_item(file: EnvFile) -> TrustItem:
-    """Return the item of a `.env` file, which an agreement lets be read as long as it does not change."""
+    """Return the item of a `.env` file; an agreement to it ends when the file changes."""
     digest = sha256(canonical_json(["env", sha256(file.content).hexdigest()])).hexdigest()
     values = ((name, "***" if _OPAQUE.fullmatch(value) else value) for name, value in file.variables.items())
     lines = (approvable_line(f"{name}={value}") for name, value in values)
@@ -322,13 +322,13 @@ def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
     """Return an item for each `.env` file of a project that may be opened, agreed to or not. Raises UsageError."""
     found: list[EnvFile] = []
 
-    def note(file: EnvFile) -> bool:
+    def collect(file: EnvFile) -> bool:
         found.append(file)
         return False
 
     owners = () if project.path is None else owner_of(Path(project.path))
     may_open = partial(_may_open, project, place)
-    read_env(place.folder, project.env_path, owners=owners, may_open=may_open, is_agreed=note)
+    read_env(place.folder, project.env_path, owners=owners, may_open=may_open, is_agreed=collect)
     return [env_item(file) for file in found]
 
 

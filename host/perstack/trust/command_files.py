@@ -2,11 +2,11 @@
 
 A command is read for every way in which it could run a file of the workspace: each word, the value of an option or a
 variable, the words of a shell line, the module after `-m`, and all of these in each folder that a line enters by `cd`.
-Nothing depends on which program is an interpreter. Data are the targets of redirections, and what a program names that
-is known to run nothing, such as `grep`.
+Nothing depends on which program is an interpreter. Targets of redirections are data, and so are the arguments of
+programs that run none of them, such as `grep`.
 
-A path is certain if its word has a folder or the end of a file's name, as in `./check` and `check.py`. Any other word
-may be a file too, and is one if the file exists. Not found are files that a program reads without being told: Makefile,
+A path is certain if its word has a folder or a file name extension, as in `./check` and `check.py`. Any other word
+may be a file too, and is one if the file exists. Files that a program reads by itself are not found: Makefile,
 package.json, and modules that a script imports.
 """
 
@@ -27,7 +27,7 @@ _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _OPERATOR = re.compile(r"[<>&|;()]+")
 _REDIRECT = re.compile(r"[<>&]*[<>][<>&]*")
-_HERE = re.compile(r"\$(?:PWD\b|\{PWD\})")
+_CURRENT_FOLDER = re.compile(r"\$(?:PWD\b|\{PWD\})")
 _KEYWORDS = frozenset(("!", "if", "then", "elif", "else", "while", "until", "do", "time", "{"))
 _READERS = words_of(
     "[ [[ cat cmp comm cut diff echo egrep expr fgrep grep head jq ls md5sum printf sha256sum stat tail test wc"
@@ -44,14 +44,14 @@ Found = Iterator[tuple[str, bool]]  # paths, each with whether it is certain
 
 
 def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
-    """Return the paths of files that a shell line, or a program with its arguments, may run; True for certain ones.
+    """Return the paths of files that a shell line, or a program with its arguments, may run; True for certain paths.
 
     Relative paths are seen from the folder that the command starts in. The files need not exist.
 
     >>> dict(files_of_command("cd tools && python3 check.py < draft.md"))
     {'cd': False, 'tools': False, 'python3': False, 'check.py': True, 'tools/check.py': True}
     """
-    found = _of_line(command, 0) if isinstance(command, str) else _of_words(command, 0)
+    found = _files_of_line(command, 0) if isinstance(command, str) else _files_of_words(command, 0)
     files: dict[str, bool] = {}
     for path, is_certain in found:
         files[path] = is_certain or files.get(path, False)
@@ -66,7 +66,11 @@ def scripts_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     >>> dict(scripts_of_command("python3 -I check.py draft.md"))
     {'python3': False, 'check.py': True}
     """
-    found = _of_line(command, 0, are_data=True) if isinstance(command, str) else _of_words(command, 0, are_data=True)
+    found = (
+        _files_of_line(command, 0, are_data=True)
+        if isinstance(command, str)
+        else _files_of_words(command, 0, are_data=True)
+    )
     files: dict[str, bool] = {}
     for path, is_certain in found:
         files[path] = is_certain or files.get(path, False)
@@ -96,12 +100,12 @@ def _module_endings() -> Iterator[str]:
         yield from (suffix, f"/__init__{suffix}")
 
 
-def _of_line(line: str, depth: int, *, are_data: bool = False) -> Found:
+def _files_of_line(line: str, depth: int, *, are_data: bool = False) -> Found:
     """Yield the files of a shell line. A line without valid quotes is split at everything that separates words.
 
-    `are_data`: words after a script are.
+    `are_data`: words after a script are data.
     """
-    plain = _HERE.sub(".", line).replace("$(", " ( ").replace("`", " ; ")
+    plain = _CURRENT_FOLDER.sub(".", line).replace("$(", " ( ").replace("`", " ; ")
     lexer = shlex.shlex(plain, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -111,7 +115,7 @@ def _of_line(line: str, depth: int, *, are_data: bool = False) -> Found:
         words = re.split(r"[\s;&|()\"'`]+", line)
     folders = [words[index + 1] for index, word in enumerate(words[:-1]) if word in ("cd", "pushd")]
     commands = _simple_commands(words)
-    for path, is_certain in chain.from_iterable(_of_words(words, depth, are_data=are_data) for words in commands):
+    for path, is_certain in chain.from_iterable(_files_of_words(words, depth, are_data=are_data) for words in commands):
         yield path, is_certain
         for folder in folders if is_certain else ():
             yield from _file_in_word(join(folder, path))
@@ -131,7 +135,7 @@ def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
     yield command
 
 
-def _of_words(words: Sequence[str], depth: int, *, are_data: bool = False) -> Found:
+def _files_of_words(words: Sequence[str], depth: int, *, are_data: bool = False) -> Found:
     program = words[0] if words else ""
     if program in _READERS or (program.startswith("/") and program.rpartition("/")[2] in _READERS):
         return
@@ -142,7 +146,7 @@ def _of_words(words: Sequence[str], depth: int, *, are_data: bool = False) -> Fo
             yield from ((f"{module}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
             continue
         if depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
-            yield from _of_line(word, depth + 1, are_data=are_data)
+            yield from _files_of_line(word, depth + 1, are_data=are_data)
         yield from _file_in_word(word.partition("=")[2])
         if not word.startswith("-"):
             yield from _file_in_word(word)
@@ -153,7 +157,7 @@ def _of_words(words: Sequence[str], depth: int, *, are_data: bool = False) -> Fo
 
 
 def _is_script(words: Sequence[str], index: int) -> bool:
-    """Return whether a word is certainly the program, below the current folder, or its script: no option's value."""
+    """Return whether a word is certainly the program, at a relative path, or its script, and no value of an option."""
     if index == 0:
         return "/" in words[0] and not words[0].startswith("/")
     option = words[index - 1]

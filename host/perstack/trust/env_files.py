@@ -52,8 +52,8 @@ def read_env(
 
     Names are relative to `folder`; without any, `.env` and `.env.local` are read. Missing files are skipped, because
     `.env.local` is optional. `${OTHER}` in values is not expanded. `is_named`: a person named these files, which then
-    precede the stored keys. Any other is opened only if it may be, must belong to the user, root or one of `owners`,
-    and its variables count only if it is agreed to. The keys in `stored` are for providers alone.
+    precede the stored keys. Any other is opened only if it `may_open`, must belong to the user, root or one of
+    `owners`, and its variables count only if it `is_agreed`. The keys in `stored` are for providers alone.
 
     Raises:
         UsageError: a file exists but cannot be read, or may be another user's.
@@ -76,11 +76,11 @@ def read_env(
             unread.append(path)
     from_environ = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(from_environ)
-    kept: Mapping[str, str] = {} if stored is None else stored.read()
-    is_taken = variables if is_named else from_environ
-    keys = {name: key for name, key in kept.items() if not is_taken.get(name)}
+    stored_keys: Mapping[str, str] = {} if stored is None else stored.read()
+    preferred = variables if is_named else from_environ
+    keys = {name: key for name, key in stored_keys.items() if not preferred.get(name)}
     variables.update(keys)
-    secrets = {*kept.values()}
+    secrets = {*stored_keys.values()}
     # a file may be the store itself, or a copy of it, under any name
     from_store = (name for name in sources if name not in from_environ and variables[name] in secrets)
     overriding = {

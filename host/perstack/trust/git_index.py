@@ -17,7 +17,7 @@ _MAX_INDEX_BYTES = 1 << 28
 _MAX_LINK_BYTES = 4096
 _HEADER = b"DIRC"
 _HEADER_BYTES = 12
-_FIXED_BYTES = 62  # of an entry, before its path: times and numbers, the object's name (20 bytes), flags
+_FIXED_BYTES = 62  # bytes of an entry before its path: times and numbers, the object's name (20 bytes), flags
 _OBJECT = 40  # offset of the object's name
 _EXTENDED = 0x40  # bit in the first byte of the flags: two more bytes of flags follow
 _COMPRESSED_VERSION = 4
@@ -81,7 +81,7 @@ def _entries(data: bytes, prefix: bytes) -> Iterator[bytes]:
         start, name = position, data[position + _OBJECT : position + _OBJECT + 20]
         position += _FIXED_BYTES + (2 if data[position + _FIXED_BYTES - 2] & _EXTENDED else 0)
         if version == _COMPRESSED_VERSION:
-            dropped, position = _number(data, position)
+            dropped, position = _read_varint(data, position)
             end = data.index(b"\0", position)
             path, position = path[: len(path) - dropped] + data[position:end], end + 1
         else:
@@ -91,8 +91,8 @@ def _entries(data: bytes, prefix: bytes) -> Iterator[bytes]:
         yield name + path
 
 
-def _number(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of variable length, and the position after it."""
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return an integer of variable length, and the position after it."""
     value = data[position] & 0x7F
     while data[position] & 0x80:
         position += 1

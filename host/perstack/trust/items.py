@@ -55,7 +55,7 @@ class StoredItem(Record):
     """Item as agreements store it, without its values."""
 
     place: str  # key of the definition, such as `experts.writer.skills.search`
-    digest: str  # of the declaration with the content of its files
+    digest: str  # digest of the declaration with the content of its files
     declaration: str = Field(default="", exclude_if=falsy)  # digest without files; empty without any
     # content of each file that it runs, by its path from the folder
     files: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
@@ -85,8 +85,8 @@ class TrustItem(StoredItem):
 
     kinds: tuple[str, ...]  # effects of its keys; not stored
     shown: str
-    """The agreement's whole subject in one line; not stored. Nothing in it is masked: the author of a definition
-    chooses what looks like a secret, and could hide the command that runs."""
+    """What a person agrees to, in one line; not stored. Not masked: the author of a definition could make a command
+    look like a secret, to hide what runs."""
 
     def to_stored(self) -> StoredItem:
         """Return the stored part."""
@@ -99,7 +99,7 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
 
 
 def no_files(table: Record) -> Mapping[str, str]:
-    """Return the content of no file: one by the name of a folder covers all that is in it."""
+    """Return no content, for a definition that is agreed to whatever its files contain."""
     return {}
 
 
@@ -117,13 +117,13 @@ class Ownership:
 def items_to_trust(
     project: Project, own: Ownership, tests: Mapping[str, Iterable[Record]] | None = None
 ) -> list[TrustItem]:
-    """Return the items of a project, each once, in the order of declaration; `tests`: of each Expert, by its key."""
-    items = [*_of_table(project, (), own)]
+    """Return the items of a project, each once, in the order of declaration; `tests`: tables of tests by Expert."""
+    items = [*_items_of_table(project, (), own)]
     for key, expert in project.experts.items():
-        items += _of_table(expert, (_EXPERTS, key), own)
+        items += _items_of_table(expert, (_EXPERTS, key), own)
         for test in (tests or {}).get(key, ()):
             items += items_of_test(key, test, own)
-    items += _of_named_providers(project, own)
+    items += _items_of_named_providers(project, own)
     by_digest: dict[str, TrustItem] = {}
     for item in items:
         by_digest.setdefault(item.digest, item)
@@ -149,7 +149,7 @@ def items_of_iterate(settings: Iterate, expert_key: str, own: Ownership) -> list
 def items_of_keys(project: Project, names: Iterable[str], own: Ownership) -> list[TrustItem]:
     """Return the items of some keys of a project, by the names of its fields."""
     keys = _keys(Project)
-    return [item for name in names for item in _of_key(name, keys[name], getattr(project, name), (), own)]
+    return [item for name in names for item in _items_of_key(name, keys[name], getattr(project, name), (), own)]
 
 
 def inert_project(project: Project, own: Ownership, is_agreed: Callable[[str], bool]) -> Project:
@@ -183,12 +183,12 @@ class _Part:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def _of_table(table: Record, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
+def _items_of_table(table: Record, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
     for name, key in _keys(type(table)).items():
-        yield from _of_key(name, key, getattr(table, name), scope, own)
+        yield from _items_of_key(name, key, getattr(table, name), scope, own)
 
 
-def _of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
+def _items_of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
     place = (*scope, key.name or _alias(name))
     if key.effect == "table" and isinstance(value, tuple):
         for element in cast("tuple[Record, ...]", value):
@@ -201,13 +201,13 @@ def _of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) 
 
 
 def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | None:
-    """Return the part of a table that one key makes up; None without an effect. A 0 is a value: no price, none kept."""
+    """Return the part of a table that one key makes up; None without an effect. 0 is a value with an effect."""
     if value is None or value is False or value in ("", (), {}):
         return None
     if key.widens_above is not None:
         return _Part({key.name or _alias(name): cast("JsonValue", value)}, {"pays"}) if key.widens(value) else None
     if key.effect != "table":
-        active = _active(key, value, own)
+        active = _active_value(key, value, own)
         return _Part({key.name or _alias(name): active}, {key.effect}) if active or active == 0 else None
     if isinstance(value, tuple):
         parts = [part for item in cast("tuple[Record, ...]", value) if (part := _table_part(item, own)) is not None]
@@ -222,7 +222,7 @@ def _table_part(table: Record, own: Ownership) -> _Part | None:
         # the built-in skill starts no command, and a `pick` of this name lets it run every program
         return _Part({"pick": [EXEC]}, {"executes"}) if EXEC in table.pick else None
     if isinstance(table, PluginSkill) and table.functions:
-        return None  # no file has them: they run only if the program that asks has given them
+        return None  # functions come from the calling program, never from a file
     parts = [_key_part(name, key, getattr(table, name), own) for name, key in _keys(type(table)).items()]
     merged = _Part({}, set())
     for part in parts:
@@ -238,12 +238,12 @@ def _table_part(table: Record, own: Ownership) -> _Part | None:
 
 
 def _is_about_replies(setting: ProviderSetting) -> bool:
-    """Return whether a vendor's settings are numbers and flags, which name no address and nothing that is sent."""
+    """Return whether a vendor's settings are only numbers and flags, which cannot name an address or data to send."""
     return all(isinstance(value, bool | int | float) for value in setting.setting.values())
 
 
-def _active(key: Key, value: object, own: Ownership) -> JsonValue:
-    """Return what of a value has an effect, as JSON."""
+def _active_value(key: Key, value: object, own: Ownership) -> JsonValue:
+    """Return the part of a value that has an effect, as JSON."""
     if isinstance(value, Workspace):
         value = value.path or ""
     if isinstance(value, Record):
@@ -261,7 +261,7 @@ def _is_inert(key: Key, value: object, own: Ownership) -> bool:
     return key.is_inert(value) or (key.is_path and isinstance(value, str) and own.contains(value))
 
 
-def _of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
+def _items_of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
     """Yield each provider, except vendors', that the name of a model selects: `provider/model`."""
     models = (project.model, *project.models.values(), *(expert.model for expert in project.experts.values()))
     names = dict.fromkeys(name.partition("/")[0] for item in models for name in _names_in(item) if "/" in name)
@@ -279,7 +279,7 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
     update: dict[str, object] = {}
     for name, key in _keys(type(table)).items():
         value = getattr(table, name)
-        items = [*_of_key(name, key, value, scope, own)]
+        items = [*_items_of_key(name, key, value, scope, own)]
         if not items or all(is_agreed(item.digest) for item in items):
             continue
         if key.effect == "table" and isinstance(value, tuple):
@@ -287,7 +287,7 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
             update[name] = tuple(
                 element
                 for element in elements
-                if all(is_agreed(item.digest) for item in _of_key(name, key, (element,), scope, own))
+                if all(is_agreed(item.digest) for item in _items_of_key(name, key, (element,), scope, own))
             )
         else:
             update[name] = _inert(table, name, key, own)
@@ -295,7 +295,7 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
 
 
 def _inert(table: Record, name: str, key: Key, own: Ownership) -> object:
-    """Return the value of a key without its effect: tables keep what narrows; None if the table cannot be without."""
+    """Return the value of a key without its effect: tables keep keys that narrow; None if impossible."""
     value, model_field = getattr(table, name), type(table).model_fields[name]
     if key.effect != "table" or not isinstance(value, Record):
         if isinstance(value, tuple):

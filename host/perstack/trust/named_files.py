@@ -14,7 +14,7 @@ Experts may not change what is started (`perstack.engine.context.protection`), n
 way in which its words could be read.
 
 Only files below the folder are read, and never through a link that leads out of it: such a link counts by where it
-leads. What a program reads without being told is not found: modules that a script imports, a Makefile, package.json.
+leads. Files that a program reads by itself are not found: modules that a script imports, a Makefile, package.json.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Words:
 
     started: Mapping[str, bool]
     others: Mapping[str, bool]
-    protected: Mapping[str, bool]  # what Experts may not change
+    protected: Mapping[str, bool]  # files that Experts may not change
     entries: tuple[str, ...] = ()  # functions, `package.module:function`
 
 
@@ -180,7 +180,7 @@ def programs_at(path: Path, *, is_certain: bool) -> Iterator[Path]:
 def modules_at(entry: str, roots: Collection[str], further: Collection[str] = ()) -> Iterator[Path]:
     """Yield the modules of a function, in each folder of this process's modules that is below one of `roots`.
 
-    `further`: folders in which another process may look for them.
+    `further`: folders in which another process may search for modules.
     """
     from perstack.trust.command_files import files_of_entry
 
@@ -216,7 +216,7 @@ def _files(words: Mapping[str, bool], roots: tuple[str, ...], top: str) -> Itera
     for word, is_certain in words.items():
         for root in () if "\0" in word else roots:
             plain = os.path.normpath(os.path.expanduser(word) if word.startswith("~/") else Path(root, word))  # noqa: PTH111
-            if not is_below(plain, (top,)):  # by way of a link outside
+            if not is_below(plain, (top,)):  # its word leads through a link outside
                 plain = os.path.realpath(plain)
             if is_below(plain, (top,)):
                 yield from map(str, programs_at(Path(plain), is_certain=is_certain))

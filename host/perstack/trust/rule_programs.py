@@ -1,7 +1,7 @@
 """Find the programs and scripts of a project that its `allow` rules name by relative paths.
 
 What an allow rule runs must be what its author saw, so such files are read-only for Experts and sandboxes. A path
-counts if the rule has it literally, without a wildcard. Not found are files that a program reads without being told:
+counts if the rule has it literally, without a wildcard. Files that a program reads by itself are not found:
 Makefile, package.json, conftest.py, and modules that a script imports.
 """
 
@@ -18,7 +18,7 @@ from perstack.core.permissions.command_patterns import CommandPattern, OptionGro
 from perstack.core.permissions.shell_syntax import ShellCommand
 
 _FILE = re.compile(r"(?:[^/]+/)+[^/]+|[^/\s]+\.[A-Za-z][A-Za-z0-9]*")
-"""Word that looks like a file: it has a folder, or the end of a file's name."""
+"""Word that looks like a file: it has a folder or a file name extension."""
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _REVISION = re.compile(r"[^/]*\.\.[^/]*")
@@ -33,19 +33,19 @@ def programs_named_by(rules: Iterable[str]) -> tuple[str, ...]:
     >>> programs_named_by(["exec(./check.sh *)", "exec(python3 tools/count.py *)", "exec(git log *)"])
     ('check.sh', 'tools/count.py')
     """
-    return tuple(sorted({path for text in rules for path in _of_rule(text)}))
+    return tuple(sorted({path for text in rules for path in _files_of_rule(text)}))
 
 
-def _of_rule(text: str) -> Iterator[str]:
+def _files_of_rule(text: str) -> Iterator[str]:
     try:
         rule = read_rule(text)
         # of the base skill only `exec` runs programs; the path in a rule of another tool is a file to read or write
         if rule.is_delegate or rule.group is not None or (rule.skill is None and not rule.tool.matches(EXEC)):
             return
         if rule.bare is not None:
-            yield from _of_words(_literal_words(read_command(rule.bare.text)))
+            yield from _files_of_words(_literal_words(read_command(rule.bare.text)))
         else:
-            yield from _of_words(_named_words(rule))
+            yield from _files_of_words(_named_words(rule))
     except ValueError:
         return
 
@@ -72,7 +72,7 @@ def _literal(glob: Glob | None) -> str:
     return glob.literal if glob is not None and glob.is_literal else ""
 
 
-def _of_words(words: Sequence[str], depth: int = 0) -> Iterator[str]:
+def _files_of_words(words: Sequence[str], depth: int = 0) -> Iterator[str]:
     """Yield the files among the words of a command, and of the script that a shell is given."""
     for index, word in enumerate(words):
         path = _relative_path(word.partition("=")[2] if word.startswith("-") else word)
@@ -81,15 +81,15 @@ def _of_words(words: Sequence[str], depth: int = 0) -> Iterator[str]:
         elif path:
             yield path
         if index and depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
-            yield from _of_script(word, depth + 1)
+            yield from _files_of_script(word, depth + 1)
 
 
-def _of_script(script: str, depth: int) -> Iterator[str]:
+def _files_of_script(script: str, depth: int) -> Iterator[str]:
     from perstack.core.permissions.shell import parts_of_script  # few rules need the grammar
 
     for part in parts_of_script(script, is_bash=True):
         if isinstance(part, ShellCommand):
-            yield from _of_words([word for word in part.words if word is not None], depth)
+            yield from _files_of_words([word for word in part.words if word is not None], depth)
 
 
 def _relative_path(word: str) -> str:

@@ -1,13 +1,13 @@
 """Find the files that definitions, commands and allow rules run: no Expert may change them.
 
-These are the functions of `RunFiles`, the kernel's protocol. What a grant of a rule was given for is the content of
-exactly the files that are protected because of it: both are `named_files.words_of`.
+These are the functions of `RunFiles`, the kernel's protocol. A grant of a rule covers the content of exactly
+the files that are protected because of the rule: both come from `named_files.words_of`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,30 +15,19 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import STATE_FOLDER
-from perstack.engine.context.protection import Protection
+from perstack.engine.context.protection import FileOwners, Protection
 from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
 from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
 
 
-def protection_of(
-    projects: Iterable[Project],
-    workspace: Path,
-    env: Mapping[str, str],
-    state: Iterable[Path],
-    secret: Iterable[Path],
-    commands: Iterable[str | tuple[str, ...]] = (),
-    rules: Iterable[str] = (),
-) -> Protection:
-    projects = tuple(projects)
+def protection_of(owners: FileOwners) -> Protection:
+    projects, workspace = owners.projects, owners.workspace
+    state = (workspace / STATE_FOLDER, *owners.state, *user_directories(os.environ, owners.env))
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
+    programs = _programs(projects, workspace, owners.commands, owners.rules)
     return _shared(
-        Protection(
-            tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
-            tuple(dict.fromkeys(secret)),
-            tuple(dict.fromkeys(definitions)),
-            tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
-        )
+        Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, owners.secret, definitions, programs)))
     )
 
 
@@ -55,21 +44,21 @@ def _definitions(project: Project) -> Iterator[str | Path]:
 
 
 def _programs(
-    projects: Sequence[Project], workspace: Path, commands: Iterable[str | tuple[str, ...]], rules: Iterable[str]
+    projects: Sequence[Project], workspace: Path, commands: Iterable[tuple[str, ...]], rules: Iterable[str]
 ) -> Iterator[Path]:
     """Yield the files that are run, under each folder that a command may start in. Reads no content."""
     files: dict[str, bool] = {}
     entries: list[str] = []
     for command in commands:
         files |= words_of_command(command).protected
-    named = (*rules, *(rule for project in projects for rule in _allowed(project)))
-    if named:  # the reader of rules and its grammar of shells take 10 ms to import
+    all_rules = (*rules, *(rule for project in projects for rule in _allow_rules(project)))
+    if all_rules:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.trust.rule_programs import programs_named_by
 
-        files |= dict.fromkeys(programs_named_by(named), True)
+        files |= dict.fromkeys(programs_named_by(all_rules), True)
     folders, writable = [workspace], list[str]()
     for project in projects:
-        for words in _files_of(project):
+        for words in _words_of_project(project):
             files |= words.protected
             entries += words.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
@@ -78,20 +67,20 @@ def _programs(
     roots = (*map(str, folders), os.path.realpath(workspace))
     for name, is_certain in files.items():
         for folder in folders:
-            plain = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
-            if is_below(plain, roots) and not is_below(plain, writable):
-                yield from programs_at(Path(plain), is_certain=is_certain)
+            path = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
+            if is_below(path, roots) and not is_below(path, writable):
+                yield from programs_at(Path(path), is_certain=is_certain)
     for entry in entries:
         yield from modules_at(entry, roots)
 
 
-def _allowed(project: Project) -> Iterator[str]:
-    of_experts = (expert.permissions for expert in project.experts.values())
-    for permissions in (project.permissions, project.recorded_permissions, *of_experts):
+def _allow_rules(project: Project) -> Iterator[str]:
+    expert_rules = (expert.permissions for expert in project.experts.values())
+    for permissions in (project.permissions, project.recorded_permissions, *expert_rules):
         yield from () if permissions is None else permissions.allow
 
 
-def _files_of(project: Project) -> Iterator[Words]:
+def _words_of_project(project: Project) -> Iterator[Words]:
     for command in project.test_commands:
         yield words_of_command(command)
     if project.audit is not None:

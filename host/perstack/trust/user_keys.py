@@ -1,4 +1,4 @@
-"""Keys of the user that `.env` files need not have: one file in the user's configuration folder.
+"""Keys of the user for all projects, in one file of the user's configuration folder.
 
 The file is read as the source of lowest precedence, by every project of the user. Each line is `NAME=VALUE`, without
 quotes. Nobody but its owner may read or write it: it is refused if that is not so, or if it or its folder is a link, so
@@ -26,7 +26,7 @@ _VALUE = re.compile(r"[!-~]{1,4096}")  # printable ASCII without spaces
 
 
 class KeyStore:
-    """Store of the user's keys, by the variable in whose place each is read."""
+    """Store of the user's keys, by the name of the variable that each replaces."""
 
     def __init__(self, folder: Path) -> None:
         """Keep the keys in `folder`, which may not exist."""
@@ -49,9 +49,9 @@ class KeyStore:
             raise UsageError(f"{self.path}: cannot be read: {_reason(error)}") from error
 
     def put(self, name: str, value: str) -> None:
-        """Keep a key, in place of an earlier one. Raises UsageError for a value that no key has, and StorageError."""
+        """Store a key, in place of an earlier one. Raises UsageError if the value cannot be a key, and StorageError."""
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise UsageError(f"{name}: this is not a key: it has spaces, or characters that no key has")
+            raise UsageError(f"{name}: this is not a key: it contains spaces, or characters that no key has")
         self._change({name: value})
 
     def remove(self, name: str) -> bool:
@@ -104,7 +104,7 @@ class KeyStore:
 
 def _reason(error: OSError) -> str:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return "it or its folder is a link, or its folder is none; use the file itself"
+        return "it or its folder is a link, or its folder is not a folder; use the file itself"
     if isinstance(error, FileTooLarge):
         return f"it has more than {_MAX_FILE_BYTES >> 10} KiB"
     return (error.strerror or str(error)).lower()

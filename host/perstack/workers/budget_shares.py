@@ -24,9 +24,11 @@ class Sharer:
 
     run_id: str
     account: str = JOB  # account of its Expert that it spends from in addition to the Job's
-    used: Amounts = field(default_factory=dict[Unit, int])  # by the delegate and Runs below it, reserved amounts too
+    used: Amounts = field(
+        default_factory=dict[Unit, int]
+    )  # by the delegate and Runs below it; includes reserved amounts
     cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
-    needs: Amounts = field(default_factory=dict[Unit, int])  # for its next work, if it stopped for lack of that
+    needs: Amounts = field(default_factory=dict[Unit, int])  # by its next step, if it stopped without
 
 
 def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
@@ -46,10 +48,10 @@ def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> d
 
 
 def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
-    """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
-    of_all = remaining.get(JOB, {})
-    is_whole = any(of_all[unit] < need for unit, need in sharer.needs.items() if unit in of_all)
-    return JOB if is_whole else sharer.account
+    """Return the account that has too little for a delegate that runs alone: the Job's, if that has too little."""
+    job_amounts = remaining.get(JOB, {})
+    is_job_short = any(job_amounts[unit] < need for unit, need in sharer.needs.items() if unit in job_amounts)
+    return JOB if is_job_short else sharer.account
 
 
 def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
@@ -85,7 +87,7 @@ def _cap(sharer: Sharer, part: Amounts) -> Amounts:
 
 
 def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
-    """Return the budget for this share and so much time; None without a limit."""
+    """Return the budget of a share and a time limit; None without any limit."""
     budget = Budget(
         max_cost=cap["nano"] / NANO_PER_DOLLAR if "nano" in cap else None,
         max_tokens=cap.get("tokens"),
@@ -95,8 +97,8 @@ def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
     return None if budget == Budget() else budget
 
 
-def capped(limits: Limits) -> Amounts:
-    """Return the share that was recorded as these limits."""
+def recorded_cap(limits: Limits) -> Amounts:
+    """Return the cap that these limits record."""
     budget, share = limits.budget or Budget(), dict[Unit, int]()
     if budget.max_tokens is not None:
         share["tokens"] = budget.max_tokens

@@ -1,4 +1,4 @@
-"""Work that an order refers to: a Job, a delegate's Run or a series of iterations. Also stops poison Jobs."""
+"""Drive the target of an order (a Job, a delegate's Run or a series of iterations), and stop poison Jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.log.storage_access import read_storage_name
 from perstack.errors import NotFound
@@ -99,7 +99,7 @@ async def _fail(jobs: Jobs, job: Job, run: Run, clock: Clock) -> None:
     await session.flush()
 
 
-_WORK_PER_FACT = 1_000_000  # work that an event of a series counts for: more than any of its Jobs can do
+_WORK_PER_EVENT = 1_000_000  # work that an event of a series counts for: more than any of its Jobs can do
 _POISON_SERIES_ERROR = (
     "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
 )
@@ -156,48 +156,48 @@ class OrderedWork:
         return None if run is None or run.closed is not None else run.status
 
     async def drive(
-        self, served: OrderTarget, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
+        self, target: OrderTarget, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
     ) -> OrderTarget:
-        """Drive it until it ends or stops. `on_waiting` is called with True while only remote delegates are awaited."""
-        if isinstance(served, JobSummary):
-            return await self._drive(served.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
-        if state_of(served, self._clock.now()) == "limited":
-            return served
-        return await self._iterations.resume(served.id, on_event=on_event)
+        """Drive the target until it ends or stops. `on_waiting` gets True while only remote delegates are awaited."""
+        if isinstance(target, JobSummary):
+            return await self._drive(target.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
+        if state_of(target, self._clock.now()) == "limited":
+            return target
+        return await self._iterations.resume(target.id, on_event=on_event)
 
     def stop_after_step(self, order: Order) -> bool:
-        """Stop it as interrupted after the current step; return False if no step is running: cancel it instead."""
+        """Interrupt the target after its current step; return False if no step is running: then cancel its task."""
         return self._jobs.stop_after_step(order.key) or self._iterations.stop_after_step(order.key)
 
     async def count_work(self, order: Order) -> int:
-        """Return how much of it is done; the number grows with any progress."""
-        served = await self.load(order)
-        if isinstance(served, JobSummary):
-            return await read_progress(self._jobs, served.id, order.run_id)
-        facts = sum(1 + (item.artefact is not None) + (item.score is not None) for item in served.iterations)
-        facts += served.invalid_answers
+        """Return how much of the target is done; the number grows with any progress."""
+        target = await self.load(order)
+        if isinstance(target, JobSummary):
+            return await read_progress(self._jobs, target.id, order.run_id)
+        event_count = sum(1 + (item.artefact is not None) + (item.score is not None) for item in target.iterations)
+        event_count += target.invalid_answers
         try:
             current_work = (
                 0
-                if served.current_iteration is None
-                else await read_progress(self._jobs, served.current_iteration.job_id)
+                if target.current_iteration is None
+                else await read_progress(self._jobs, target.current_iteration.job_id)
             )
         except NotFound:
             current_work = 0
-        return facts * _WORK_PER_FACT + current_work
+        return event_count * _WORK_PER_EVENT + current_work
 
     async def is_poison(
-        self, served: OrderTarget, order: Order, list_workers: Callable[[], Awaitable[frozenset[str]]]
+        self, target: OrderTarget, order: Order, list_workers: Callable[[], Awaitable[frozenset[str]]]
     ) -> bool:
-        """Return whether it ends every worker that drives it. `list_workers` is called only if that decides it."""
-        if isinstance(served, SeriesState):  # the log does not record its drivers
+        """Return whether the target ends every worker that drives it. Calls `list_workers` only if that decides it."""
+        if isinstance(target, SeriesState):  # the log does not record its drivers
             return ends_its_workers(order.takeovers, (), ())
         return await is_poison(self._jobs, order, list_workers)
 
-    async def stop_for_good(self, served: OrderTarget, order: Order) -> OrderTarget:
-        """Record that it failed, because it ends every worker. Raises Conflict while it is driven."""
-        if isinstance(served, SeriesState):
-            return await self._iterations.fail(served.id, _POISON_SERIES_ERROR)
+    async def stop_for_good(self, target: OrderTarget, order: Order) -> OrderTarget:
+        """Record the target as failed, because it ends every worker. Raises Conflict while it is driven."""
+        if isinstance(target, SeriesState):
+            return await self._iterations.fail(target.id, _POISON_SERIES_ERROR)
         if order.run_id is not None:
-            return await stop_run_for_good(self._jobs, served.id, order.run_id, self._clock)
-        return await stop_for_good(self._jobs, served.id, self._clock)
+            return await stop_run_for_good(self._jobs, target.id, order.run_id, self._clock)
+        return await stop_for_good(self._jobs, target.id, self._clock)

@@ -27,13 +27,13 @@ class WorkerFolders:
     """The Jobs' folders below one root on this machine, which is used by workers only."""
 
     def __init__(self, jobs: Jobs, root: Path) -> None:
-        """Create or open the root. Raises UsageError on errors, and for other files: its folders get removed."""
+        """Create or open the root. Raises UsageError if that fails, or if it has files that are not workers'."""
         self._jobs = jobs
         self.root = root.absolute()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             if not (self.root / _MARKER_FILE).exists() and any(self.root.iterdir()):
-                raise UsageError(f"{root} is not empty: name a folder that is for workers alone")
+                raise UsageError(f"{root} is not empty: name an empty folder that only workers use")
             (self.root / _MARKER_FILE).touch()
         except OSError as error:
             raise _unusable_error(root, error) from error
@@ -93,11 +93,11 @@ class WorkerFolders:
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
-        shots = snapshots_of(job_id, await self._jobs.logs(job_id))
-        await shield_until_done(asyncio.to_thread(_clear if shots else _make, folder))
-        if shots:
+        points = snapshots_of(job_id, await self._jobs.logs(job_id))
+        await shield_until_done(asyncio.to_thread(_clear if points else _make, folder))
+        if points:
             files = JobFiles(self._jobs.source, self._jobs)
-            await files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
+            await files.write_files(event_id_of(points[-1].run_id, points[-1].seq), folder, job_id=job_id)
 
 
 def _clear(folder: Path) -> None:

@@ -30,7 +30,7 @@ from perstack.iterations.state import SeriesState
 
 # Jobs and series without a driver.
 
-_TOO_OLD_MS = 7 * 24 * 3_600_000  # of a pause: no rate limit lasts longer
+_MAX_PAUSE_AGE_MS = 7 * 24 * 3_600_000  # age of a pause above which it is ignored: no rate limit lasts longer
 
 
 OrderTarget = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
@@ -38,26 +38,26 @@ PausedTarget = OrderTarget | SeriesSummary
 
 
 def is_over(paused: PausedTarget, now: int) -> bool:
-    """Return True if it paused for a rate limit that has passed."""
+    """Return whether a Job or series paused for a rate limit that is over."""
     return paused.pause_reason == "rate_limit" and limit_state(paused.resume_at, now) == "limitOver"
 
 
 def are_old(page: Sequence[PausedTarget], now: int) -> bool:
     """Return True if everything on a page, and so on all later ones, is too old; ignores unreadable entries."""
     times = [target.updated_at for target in page if target.updated_at]
-    return bool(times) and max(times) < now - _TOO_OLD_MS
+    return bool(times) and max(times) < now - _MAX_PAUSE_AGE_MS
 
 
-def state_of(served: OrderTarget, now: int) -> JobState:
+def state_of(target: OrderTarget, now: int) -> JobState:
     """Return the state of a Job or, in terms of a Job, of a series."""
-    if isinstance(served, JobSummary):
-        return job_state(served, now)
-    if served.status in ("running", "completed"):
-        return served.status
-    if served.pause_reason == "rate_limit":
-        return limit_state(served.resume_at, now)
-    is_left = served.pause_reason == "checkpoint" and served.job_status in (None, "stoppedByInterrupt")
-    return "stoppedByInterrupt" if is_left else "stoppedByInteractiveTool"  # the rest needs a person
+    if isinstance(target, JobSummary):
+        return job_state(target, now)
+    if target.status in ("running", "completed"):
+        return target.status
+    if target.pause_reason == "rate_limit":
+        return limit_state(target.resume_at, now)
+    is_left = target.pause_reason == "checkpoint" and target.job_status in (None, "stoppedByInterrupt")
+    return "stoppedByInterrupt" if is_left else "stoppedByInteractiveTool"  # every other pause needs a person
 
 
 MAX_TAKEOVERS = 3  # consecutive workers that may end while driving a Job without progress before it is given up
@@ -92,41 +92,41 @@ class Requeue:
     refused: str | None = None  # reason why this worker must not get the order again; None if it may
 
 
-def needs_nobody(served: OrderTarget) -> bool:
-    """Return True if there is nothing for a worker to do: it has ended, or waits for a person."""
-    return DUE[state_of(served, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
+def needs_nobody(target: OrderTarget) -> bool:
+    """Return whether there is nothing for a worker to do: the target has ended, or waits for a person."""
+    return DUE[state_of(target, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
 
 
 def after_drive(
-    outcome: DriveOutcome, served: OrderTarget | None, now: int, *, tries: int = 0, reason: str = ""
+    outcome: DriveOutcome, target: OrderTarget | None, now: int, *, tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
     """Return what happens to the order after a drive.
 
-    `served`: state of the target, None if unknown. `tries`: consecutive times that this worker had the order and could
+    `target`: the Job or series, None if unknown. `tries`: consecutive times that this worker had the order and could
     not start. `reason`: why this worker cannot drive it.
     """
     if outcome == "missing":
         return Requeue(0, reason)  # a worker must not complete the order of another storage
-    if not _is_unseen(outcome):
-        if served is None or needs_nobody(served):
+    if not _is_state_unknown(outcome):
+        if target is None or needs_nobody(target):
             return Done()
-        if outcome in ("stopped", "left") and state_of(served, now) in ("queued", "limited", "limitOver"):
-            return Requeue(served.resume_at or 0)
+        if outcome in ("stopped", "left") and state_of(target, now) in ("queued", "limited", "limitOver"):
+            return Requeue(target.resume_at or 0)
     return _action_after(outcome, now, tries, reason)
 
 
 def after_delegate(
     outcome: DriveOutcome, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
-    """Return what happens to a delegate's order; None: its Run is gone. Who awaits it orders it again."""
+    """Return what happens to a delegate's order; `status` None: its Run is gone. Its parent orders it again."""
     if outcome == "missing":
         return Requeue(0, reason)
-    if not _is_unseen(outcome) and status != "queued" and status not in ACTIVE:
+    if not _is_state_unknown(outcome) and status != "queued" and status not in ACTIVE:
         return Done()
     return _action_after(outcome, now, tries, reason)
 
 
-def _is_unseen(outcome: DriveOutcome) -> bool:
+def _is_state_unknown(outcome: DriveOutcome) -> bool:
     """Return True if this worker cannot determine the state of the target."""
     return outcome in ("unreachable", "newer")
 
@@ -151,11 +151,11 @@ def pause(tries: int) -> int:
 
 
 def count_progress(event_types: Iterable[str]) -> int:
-    """Return the progress of a Job: the number of events of all its Runs, without mere beginnings."""
+    """Return the progress of a Job: the number of events of all its Runs that are work (`RunEvent.is_progress`)."""
     return sum(event_type not in _NO_PROGRESS for event_type in event_types)
 
 
-def takeovers_now(before: int, work_before: int, work: int) -> int:
+def consecutive_takeovers(before: int, work_before: int, work: int) -> int:
     """Return the number of consecutive takeovers without progress, including this one.
 
     `before`: the number at the previous takeover, when the progress was `work_before`; `work`: the progress now.
@@ -168,10 +168,10 @@ def is_suspect(takeovers: int) -> bool:
     return takeovers >= MAX_TAKEOVERS - 1
 
 
-def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
+def drivers_in(coordinator_events: Iterable[StoredEvent]) -> tuple[str, ...]:
     """Return the workers that claimed a Coordinator's Run, in order, except workers that recorded their departure."""
     drivers: list[str] = []
-    for event in coordinator:
+    for event in coordinator_events:
         if isinstance(event, ResumeRun) and event.worker:
             drivers.append(event.worker)
         elif isinstance(event, StopRunByInterrupt) and drivers:

@@ -65,7 +65,7 @@ class DispatcherQueue:
         dispatcher, requeued = self._source.setup.dispatching.require(), list[str]()
         for job_id in await self._queued_jobs():
             try:
-                if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
+                if not await self._is_without_driver(job_id) or await dispatcher.order(job_id) is not None:
                     continue
                 await self._order(await self._reader.job(job_id))
             except (StorageError, NotFound):
@@ -98,7 +98,7 @@ class DispatcherQueue:
         return False
 
     async def runs_with_orders(self, job_id: str) -> tuple[str | None, ...]:
-        """Return what may have orders: None for the Job itself, and the ids of its delegates."""
+        """Return the Runs that may have orders: None for the Job itself, and the ids of its delegates."""
         try:
             if b'"queued":' not in (await self._reader.storage.summary(job_id) or b""):
                 return ()
@@ -117,15 +117,15 @@ class DispatcherQueue:
         )
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
-        """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
-        with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
+        """Withdraw the order of a Job, or of one of its delegates. Ignores a dispatcher that cannot be reached."""
+        with suppress(DispatcherError, UsageError):  # a worker that claims it will find nothing to do
             await self._source.setup.dispatching.require().withdraw(job_id, run_id)
 
     async def _queued_jobs(self) -> list[str]:
         summaries = await self._reader.storage.summaries()
         return [job_id for job_id, data in summaries.items() if _may_be_queued(data)]
 
-    async def _is_left(self, job_id: str) -> bool:
+    async def _is_without_driver(self, job_id: str) -> bool:
         if await self._reader.storage.lease_info(job_id) is not None:
             return False
         summary = await self._reader.job(job_id)
@@ -155,7 +155,7 @@ class DispatcherQueue:
         return request
 
     async def ordered(self, summary: JobSummary) -> JobSummary:
-        """Order the Job if it is queued, and return it."""
+        """Order the Job if its status is `queued`, and return `summary`."""
         if summary.status == "queued":
             await self._order(summary)
         return summary
@@ -173,9 +173,7 @@ class DispatcherQueue:
         try:
             await context.dispatching.submit(_order_of(summary, context.clock.now()), context.storage)
         except DispatcherError as error:
-            words = (
-                f"Job {summary.id} is recorded, and could not be queued: {error.message}; a worker that looks finds it"
-            )
+            words = f"Job {summary.id} is recorded, and could not be queued: {error.message}; a worker will find it"
             raise DispatcherError(words, next_steps=error.next_steps) from error
 
 

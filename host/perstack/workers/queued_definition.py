@@ -60,7 +60,7 @@ async def enqueue(drive: JobDrive, session: RunSession, queue_request: QueueRequ
 async def _record_answer_of(drive: JobDrive, asking_run: Run) -> None:
     """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
     parent = asking_run if asking_run.start.delegated_by is None else drive.runs[asking_run.start.delegated_by.run_id]
-    session = RunStarter(drive).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
+    session = RunStarter(drive).resume(ResumedRun(asking_run, "parent", parent_rules=parent.permissions))
     await session.flush()
     await session.write_checkpoint()
 
@@ -79,17 +79,19 @@ async def _with_files(definition: SeriesDefinition, drive: JobDrive) -> QueuedDe
 async def load_queued_context(setup: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, Lock]:
     """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
     definition = await load_definition(setup.storage, job_id, digest)
-    laid_out = await unpack_skills(setup.storage, job_id, definition.agent_skills, setup.env)
-    return replace(setup.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
+    unpacked_skills = await unpack_skills(setup.storage, job_id, definition.agent_skills, setup.env)
+    return replace(setup.with_recorded(definition), unpacked_skills=unpacked_skills), definition.lock or NO_LOCK
 
 
 async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
     """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:
-        raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")
+        raise StorageError(
+            f"Job {job_id}: the definition that it was queued with was changed: restore the blob {digest}"
+        )
     try:
         return for_queued(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:
-        words = f"Job {job_id}: the definition that it was queued with does not read: a newer version has written it"
+        words = f"Job {job_id}: the definition that it was queued with cannot be read: a newer version wrote it"
         raise StorageError(words) from error

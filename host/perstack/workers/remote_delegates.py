@@ -24,8 +24,8 @@ from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
@@ -35,7 +35,7 @@ from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_user
-from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
+from perstack.workers.budget_shares import Sharer, budget_of, grant_caps, recorded_cap, short_account
 
 if TYPE_CHECKING:
     from perstack.engine.context.host_setup import HostSetup
@@ -57,11 +57,13 @@ class RemoteRuns:
         self._job = job
         self._runs = dict(known)
         self._children: dict[str, set[str]] = {}  # the ids of the delegates of each Run
-        for run_id, tally in job.runs.items():
-            if tally.start.delegated_by is not None:
-                self._children.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
+        for run_id, counted_run in job.runs.items():
+            if counted_run.start.delegated_by is not None:
+                self._children.setdefault(counted_run.start.delegated_by.run_id, set()).add(run_id)
         for run in known.values():
-            self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
+            self._add_children(
+                run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None}
+            )
 
     def put(self, run: Run) -> None:
         """Store the state of a Run that this process has written to."""
@@ -76,13 +78,13 @@ class RemoteRuns:
         children = sorted(self._children.get(run_id, ()))
         return (run_id, *(descendant for child in children for descendant in self.with_descendants(child)))
 
-    async def look(self, run_id: str) -> Run | None:
+    async def refresh(self, run_id: str) -> Run | None:
         """Read new events of a Run and its descendants; return its state, if any. Raises Damaged, StorageError."""
         run = self._runs.get(run_id)
         if run is None or not has_ended(run):
             run = await self._read_new_events(run_id, run)
         for child_id in tuple(self._children.get(run_id, ())):
-            await self.look(child_id)
+            await self.refresh(child_id)
         return run
 
     async def _read_new_events(self, run_id: str, run: Run | None) -> Run | None:
@@ -92,7 +94,7 @@ class RemoteRuns:
             async for line, state in lines:
                 run, has_changed = state, True
                 if isinstance(line.event, CallDelegate):
-                    self._note(run_id, {delegate.run_id for delegate in line.event.delegates})
+                    self._add_children(run_id, {delegate.run_id for delegate in line.event.delegates})
         if run is not None and has_changed:
             self._runs[run_id] = run
             self._job.stored[run_id] = run
@@ -100,7 +102,7 @@ class RemoteRuns:
             self._on_change()
         return run
 
-    def _note(self, run_id: str, children: set[str]) -> None:
+    def _add_children(self, run_id: str, children: set[str]) -> None:
         self._children.setdefault(run_id, set()).update(children)
 
 
@@ -120,32 +122,32 @@ class Stopping:
         self._emit = emit
         self._holders = DelegateLeases(setup.storage)
 
-    async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
+    async def stop(self, remote_runs: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
-        all_ids = {descendant: None for run_id in run_ids for descendant in following.with_descendants(run_id)}
-        await asyncio.gather(*(self._stop(following, run_id) for run_id in all_ids))
+        all_ids = {descendant: None for run_id in run_ids for descendant in remote_runs.with_descendants(run_id)}
+        await asyncio.gather(*(self._stop(remote_runs, run_id) for run_id in all_ids))
 
-    async def _stop(self, following: RemoteRuns, run_id: str) -> None:
+    async def _stop(self, remote_runs: RemoteRuns, run_id: str) -> None:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
-        while (run := await following.look(run_id)) is not None and has_separate_worker(run):
-            with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
+        while (run := await remote_runs.refresh(run_id)) is not None and has_separate_worker(run):
+            with suppress(DispatcherError, UsageError):  # a worker that claims it will find nothing to do
                 dispatcher = self._setup.dispatching.dispatcher
                 if dispatcher is not None:
                     await dispatcher.withdraw(self._job.id, run_id)
             with suppress(Conflict, StorageError):
                 await self._holders.stop(run_id)
-            run = await following.look(run_id) or run
+            run = await remote_runs.refresh(run_id) or run
             if not has_separate_worker(run):
                 return
             with suppress(Conflict):  # another worker has just begun to drive it
                 if await self._holders.holder(run_id) is None:
-                    following.put(await self._record_in(run))
+                    remote_runs.put(await self._record_stop(run))
                     return
             if time.monotonic() > deadline:
                 return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
             await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
-    async def _record_in(self, run: Run) -> Run:
+    async def _record_stop(self, run: Run) -> Run:
         session = RunSession.of(self._setup.storage, self._job, run, self._emit, clock=self._setup.clock)
         session.record_all(interrupt_events(run, session.stamp))
         await session.flush()
@@ -166,19 +168,19 @@ async def stop_remote(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = RemoteRuns(setup.storage, job, runs)
-    candidates = [*runs] if only is None else following.with_descendants(only)
+    remote_runs = RemoteRuns(setup.storage, job, runs)
+    candidates = [*runs] if only is None else remote_runs.with_descendants(only)
     if below is not None:
-        candidates = following.with_descendants(below)[1:]
+        candidates = remote_runs.with_descendants(below)[1:]
     remote_ids = [run_id for run_id in candidates if run_id in runs and has_separate_worker(runs[run_id])]
     if remote_ids:
-        await Stopping(setup, job, emit).stop(following, remote_ids)
+        await Stopping(setup, job, emit).stop(remote_runs, remote_ids)
         runs.update(
             {
                 descendant: run
                 for run_id in remote_ids
-                for descendant in following.with_descendants(run_id)
-                if (run := following.run(descendant))
+                for descendant in remote_runs.with_descendants(run_id)
+                if (run := remote_runs.run(descendant))
             }
         )
 
@@ -189,12 +191,12 @@ _ORDER_CHECK_INTERVAL_S = 10.0  # time between two checks that a delegate is dri
 
 
 @dataclass(slots=True)
-class _Member:
+class _RemoteDelegate:
     delegation: Delegation
     run: Run | None = None  # the latest known state; None before it has begun
     is_ours: bool = False  # True if this process began or resumed it, so that the reason of its latest stop is new
     needs: dict[Unit, int] = field(default_factory=dict[Unit, int])
-    """The amounts for lack of which it has stopped, since it last used anything."""
+    """Amounts that were missing when it stopped; cleared when it has used more."""
     used: Amounts = field(default_factory=dict[Unit, int])
     """Amounts that it and its descendants had used at its latest stop."""
     result: DelegateResult | None = None
@@ -228,8 +230,8 @@ class QueuedDelegates:
         self._project = drive.setup.project
         self._starter = RunStarter(drive)
         self._holders = DelegateLeases(storage)
-        self._following = RemoteRuns(storage, drive.job, drive.runs, drive.summary_file.mark_changed)
-        self._open = [_Member(delegation) for delegation in delegations]
+        self._remote_runs = RemoteRuns(storage, drive.job, drive.runs, drive.summary_file.mark_changed)
+        self._unfinished = [_RemoteDelegate(delegation) for delegation in delegations]
 
     @property
     def may_be_distributed(self) -> bool:
@@ -237,7 +239,7 @@ class QueuedDelegates:
         if self._parent_session.run.id != self._allowance.root_id or not self._drive.job.may_be_distributed:
             return False
         if any(child.expert_key in self._parent_session.run.added_experts for child in self._delegations):
-            return False  # no project has it
+            return False  # no other worker's project declares it
         return all(may_be_remote(child.run_id) and self._has_one_budget(child) for child in self._delegations)
 
     def _has_one_budget(self, delegation: Delegation) -> bool:
@@ -259,14 +261,14 @@ class QueuedDelegates:
 
     # --- facts about the Job and its Experts ----------------------------------------------------------------------
 
-    def _expert(self, member: _Member) -> Expert | None:
+    def _expert(self, delegate: _RemoteDelegate) -> Expert | None:
         """Return the delegate's Expert, as recorded if it has begun; None if it is not defined any more."""
-        run = member.run
-        return self._project.expert(member.delegation.expert_key) if run is None else run.start.expert
+        run = delegate.run
+        return self._project.expert(delegate.delegation.expert_key) if run is None else run.start.expert
 
-    def _account(self, member: _Member) -> str:
+    def _account(self, delegate: _RemoteDelegate) -> str:
         """Return the account that the delegate uses: of its Expert's own budget, or of the whole Job."""
-        expert, root = self._expert(member), self._drive.job.runs[self._allowance.root_id].start
+        expert, root = self._expert(delegate), self._drive.job.runs[self._allowance.root_id].start
         is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
         return JOB if expert is None or expert.budget is None or is_above else expert.key
 
@@ -279,56 +281,56 @@ class QueuedDelegates:
 
     @property
     def has_open(self) -> bool:
-        """True if some have no result yet."""
-        return bool(self._open)
+        """True if some delegates have no result yet."""
+        return bool(self._unfinished)
 
     async def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
         """Yield each delegate's result as it arrives. Stop early when this process is shutting down."""
         async with self._drive.setup.storage.watch(self._drive.job.id) as watch:
-            while self._open:
-                for member in tuple(self._open):
-                    member.run = await self._following.look(member.id)
+            while self._unfinished:
+                for delegate in tuple(self._unfinished):
+                    delegate.run = await self._remote_runs.refresh(delegate.id)
                 if not self._drive.stop.after_step:
                     await self._grant()
-                for member in tuple(self._open):
-                    result = member.result or self._result(member)
+                for delegate in tuple(self._unfinished):
+                    result = delegate.result or self._result(delegate)
                     if result is not None:
-                        self._open.remove(member)
-                        if member.run is not None and has_ended(member.run):
-                            await self._holders.forget(member.id)
-                        yield member.delegation, result
-                if not self._open or self._drive.stop.after_step:
+                        self._unfinished.remove(delegate)
+                        if delegate.run is not None and has_ended(delegate.run):
+                            await self._holders.forget(delegate.id)
+                        yield delegate.delegation, result
+                if not self._unfinished or self._drive.stop.after_step:
                     return
                 await self._requeue_undriven()
                 await watch.wait(_READ_INTERVAL_S)
 
     # --- result of one delegate -----------------------------------------------------------------------------------
 
-    def _result(self, member: _Member) -> DelegateResult | None:
+    def _result(self, delegate: _RemoteDelegate) -> DelegateResult | None:
         """Return the result of a delegate; None if it is active, or resumes as soon as there is room."""
-        run = member.run
-        if run is None or (member.is_at_work and run.closed is None):
+        run = delegate.run
+        if run is None or (delegate.is_at_work and run.closed is None):
             return None
         if has_ended(run) or self._waits_for_a_person(run) or run.closed is not None:
             return DelegateResult.of(run)
-        if member.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
+        if delegate.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
             return DelegateResult.of(run)
-        if member.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
+        if delegate.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
             expert = run.start.expert_key  # only this process applies the Job's own time limit
             return DelegateResult.failed(replace(run.exceeded, expert=expert).words, run)
         return None
 
     def _waits_for_a_person(self, run: Run) -> bool:
         """Return whether a Run waits for a person, and must not be driven because a descendant was answered."""
-        descendants = (self._following.run(run_id) for run_id in self._following.with_descendants(run.id)[1:])
+        descendants = (self._remote_runs.run(run_id) for run_id in self._remote_runs.with_descendants(run.id)[1:])
         is_answered = any(state is not None and state.status in ACTIVE for state in descendants)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
-    def _result_at_end(self, member: _Member, remaining: dict[str, Amounts]) -> DelegateResult:
-        run = member.run
+    def _result_at_end(self, delegate: _RemoteDelegate, remaining: dict[str, Amounts]) -> DelegateResult:
+        run = delegate.run
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
-        account = short_account(remaining, self._sharer(member))
+        account = short_account(remaining, self._sharer(delegate))
         ledger, event_exceeded = self._allowance.budget.ledger, run.exceeded
         actual: Exceeded = ledger.exceeded_by(event_exceeded.budget, account or None, event_exceeded.needed)
         exceeded = replace(event_exceeded, expert=actual.expert, limit=actual.limit, spent=actual.spent)
@@ -339,26 +341,28 @@ class QueuedDelegates:
     # --- shares ---------------------------------------------------------------------------------------------------
 
     async def _grant(self) -> None:
-        open_members = [member for member in self._open if member.result is None and self._result(member) is None]
-        waiting = [member for member in open_members if not member.is_at_work]
+        unfinished = [
+            delegate for delegate in self._unfinished if delegate.result is None and self._result(delegate) is None
+        ]
+        waiting = [delegate for delegate in unfinished if not delegate.is_at_work]
         if not waiting:
             return
-        for member in waiting:
-            self._learn_needs(member)
-        remaining = self._remaining_amounts(open_members)
-        caps = grant_caps(remaining, [self._sharer(member) for member in open_members])
-        for member in waiting:
-            if member.id in caps:
-                await self._begin(member, caps[member.id])
-        if not caps and len(waiting) == len(open_members):
-            for member in waiting:
-                member.result = self._result_at_end(member, remaining)
+        for delegate in waiting:
+            self._learn_needs(delegate)
+        remaining = self._remaining_amounts(unfinished)
+        caps = grant_caps(remaining, [self._sharer(delegate) for delegate in unfinished])
+        for delegate in waiting:
+            if delegate.id in caps:
+                await self._begin(delegate, caps[delegate.id])
+        if not caps and len(waiting) == len(unfinished):
+            for delegate in waiting:
+                delegate.result = self._result_at_end(delegate, remaining)
 
-    def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
+    def _remaining_amounts(self, delegates: Sequence[_RemoteDelegate]) -> dict[str, Amounts]:
         budget, remaining = self._allowance.budget, dict[str, Amounts]({JOB: {}})
         if budget is not None:
-            for member in members:
-                expert = self._expert(member)
+            for delegate in delegates:
+                expert = self._expert(delegate)
                 remaining |= (
                     {} if expert is None else budget.ledger.amounts_for_delegate(self._parent_session.run.id, expert)
                 )
@@ -367,35 +371,35 @@ class QueuedDelegates:
             remaining[JOB] = {**remaining[JOB], "steps": steps}
         return remaining
 
-    def _sharer(self, member: _Member) -> Sharer:
-        run, account = member.run, self._account(member)
-        cap = capped(run.limits) if run is not None and member.is_at_work else None
-        return Sharer(member.id, account, self._used(member), cap, member.needs)
+    def _sharer(self, delegate: _RemoteDelegate) -> Sharer:
+        run, account = delegate.run, self._account(delegate)
+        cap = recorded_cap(run.limits) if run is not None and delegate.is_at_work else None
+        return Sharer(delegate.id, account, self._used(delegate), cap, delegate.needs)
 
-    def _used(self, member: _Member) -> Amounts:
-        run_ids, runs = self._following.with_descendants(member.id), self._drive.job.runs
+    def _used(self, delegate: _RemoteDelegate) -> Amounts:
+        run_ids, runs = self._remote_runs.with_descendants(delegate.id), self._drive.job.runs
         steps: dict[Unit, int] = {"steps": sum(runs[run_id].step for run_id in run_ids if run_id in runs)}
         budget = self._allowance.budget
         return steps if budget is None else {**budget.ledger.usage_of_runs(run_ids), **steps}
 
-    def _learn_needs(self, member: _Member) -> None:
+    def _learn_needs(self, delegate: _RemoteDelegate) -> None:
         """Record what a delegate lacked when it stopped at its share; earlier needs stay until it works again."""
-        run, used = member.run, self._used(member)
-        if used != member.used:
-            member.used, member.needs = used, {}
-        if run is None or not member.is_ours:
+        run, used = delegate.run, self._used(delegate)
+        if used != delegate.used:
+            delegate.used, delegate.needs = used, {}
+        if run is None or not delegate.is_ours:
             return
         if run.status == "stoppedByMaxSteps":
-            member.needs["steps"] = 1
+            delegate.needs["steps"] = 1
         elif run.exceeded is not None:
             needed = run.exceeded.needed
             match run.exceeded.budget:
                 case "maxTokens":
-                    member.needs["tokens"] = max(int(needed), member.needs.get("tokens", 0))
+                    delegate.needs["tokens"] = max(int(needed), delegate.needs.get("tokens", 0))
                 case "maxCost":
-                    member.needs["nano"] = max(nano(needed) + 1, member.needs.get("nano", 0))
+                    delegate.needs["nano"] = max(nano(needed) + 1, delegate.needs.get("nano", 0))
                 case "maxToolCalls":
-                    member.needs["calls"] = max(int(needed), member.needs.get("calls", 0))
+                    delegate.needs["calls"] = max(int(needed), delegate.needs.get("calls", 0))
                 case "maxTime":
                     return
                 case _:
@@ -403,11 +407,11 @@ class QueuedDelegates:
 
     # --- beginning and continuing one -----------------------------------------------------------------------------
 
-    async def _begin(self, member: _Member, cap: Amounts) -> None:
+    async def _begin(self, delegate: _RemoteDelegate, cap: Amounts) -> None:
         try:
-            session = self._session(member, cap)
+            session = self._session(delegate, cap)
         except PerstackError as error:
-            member.result = DelegateResult.failed(str(error))
+            delegate.result = DelegateResult.failed(str(error))
             return
         by, coordinator = this_user("worker", self._drive.worker.name), self._drive.job.coordinator
         definition = None if coordinator.queued is None else coordinator.queued_definition
@@ -415,26 +419,26 @@ class QueuedDelegates:
         try:
             await session.flush()
         except Conflict:
-            member.conflicts += 1
-            if member.run is None or member.conflicts > _MAX_CONFLICTS:
+            delegate.conflicts += 1
+            if delegate.run is None or delegate.conflicts > _MAX_CONFLICTS:
                 raise
             return  # another worker has just driven it: the next read sees that
-        member.conflicts = 0
-        self._following.put(session.run)
-        member.run, member.is_ours = session.run, True
-        await self._order(member)
+        delegate.conflicts = 0
+        self._remote_runs.put(session.run)
+        delegate.run, delegate.is_ours = session.run, True
+        await self._order(delegate)
 
-    def _session(self, member: _Member, cap: Amounts) -> RunSession:
-        parent, run, shared = self._parent_session, member.run, self._limits(member, cap)
+    def _session(self, delegate: _RemoteDelegate, cap: Amounts) -> RunSession:
+        parent, run, shared = self._parent_session, delegate.run, self._limits(delegate, cap)
         if run is None:
-            return self._starter.begin_delegate(parent, member.delegation, shared)
+            return self._starter.begin_delegate(parent, delegate.delegation, shared)
         limits = limits_of_delegate(run, self._drive.setup.overrides) or run.limits
         limits = limits.model_copy(update={"max_steps": shared.max_steps, "budget": shared.budget})
         new_limits = None if limits == run.limits else limits
         return self._starter.resume(ResumedRun(run, "parent", new_limits, parent.run.permissions))
 
-    def _limits(self, member: _Member, cap: Amounts) -> Limits:
-        expert, budget, run = self._expert(member), self._allowance.budget, member.run
+    def _limits(self, delegate: _RemoteDelegate, cap: Amounts) -> Limits:
+        expert, budget, run = self._expert(delegate), self._allowance.budget, delegate.run
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
             time_left = None if budget is None else budget.ledger.time_left(expert.key)
@@ -443,32 +447,32 @@ class QueuedDelegates:
         share = budget_of(cap, seconds)
         return self._allowance.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": share})
 
-    async def _order(self, member: _Member) -> None:
+    async def _order(self, delegate: _RemoteDelegate) -> None:
         """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
         job = self._drive.job
         queued = job.coordinator.queued
         submitted_at = 0 if queued is None else queued.since
-        order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
-        member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+        order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=delegate.id)
+        delegate.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
         with suppress(DispatcherError):
             await self._drive.setup.dispatching.submit(order, self._drive.setup.storage)
 
     async def _requeue_undriven(self) -> None:
         """Queue again each delegate without a driver and without an order: either may have been lost."""
-        for member in self._open:
-            if not member.is_at_work or time.monotonic() < member.next_check_at:
+        for delegate in self._unfinished:
+            if not delegate.is_at_work or time.monotonic() < delegate.next_check_at:
                 continue
-            member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+            delegate.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
             with suppress(DispatcherError, StorageError):
-                if await self._holders.holder(member.id) is not None:
+                if await self._holders.holder(delegate.id) is not None:
                     continue
-                if await self._drive.setup.dispatching.require().order(self._drive.job.id, member.id) is None:
-                    await self._order(member)
+                if await self._drive.setup.dispatching.require().order(self._drive.job.id, delegate.id) is None:
+                    await self._order(delegate)
 
     async def _stop(self) -> None:
         stopping = Stopping(self._drive.setup, self._drive.job, self._drive.emit)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
-            await stopping.stop(self._following, [member.id for member in self._open])
+            await stopping.stop(self._remote_runs, [delegate.id for delegate in self._unfinished])
 
 
 def remote_delegates(

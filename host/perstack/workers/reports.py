@@ -34,7 +34,7 @@ class Outcome:
     """The outcome of driving a Job or a series, and its state afterwards."""
 
     kind: DriveOutcome
-    served: OrderTarget | None = None  # the state; None if it is unknown, or there is no such Job
+    target: OrderTarget | None = None  # the state; None if it is unknown, or there is no such Job
     error: BaseException | None = None
     seconds: float | None = None  # seconds for which it was driven; None if it was not
     is_poison: bool = False  # True if it was stopped because it ends every worker
@@ -63,7 +63,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One thing that happened to a worker."""
+    """One event of a worker, for its output."""
 
     event: Kind
     text: str  # a line for a person, without the Job's id
@@ -91,42 +91,42 @@ def error_text(error: BaseException | str) -> str:
     return text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
-def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
+def report_of_claim(claim: Claim, target: OrderTarget) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
     takeover = " over from a worker that fell silent" if claim.is_taken_over else ""
-    run_summary = _delegate_run(claim.order, served)
-    expert = served.expert_key if run_summary is None else run_summary.expert_key
+    run_summary = _delegate_run(claim.order, target)
+    expert = target.expert_key if run_summary is None else run_summary.expert_key
     facts: dict[str, JsonValue] = {"expert": expert}
     prefix = _delegate_prefix(claim.order, facts)
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
-    kind = "iterations of " if isinstance(served, SeriesState) else ""
-    return WorkerReport(event="taken", job=served.id, text=f"{prefix}taken{takeover} ({kind}{expert})", facts=facts)
+    kind = "iterations of " if isinstance(target, SeriesState) else ""
+    return WorkerReport(event="taken", job=target.id, text=f"{prefix}taken{takeover} ({kind}{expert})", facts=facts)
 
 
 def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) -> WorkerReport:
     event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.kind}
     text = _delegate_prefix(order, facts) + text
-    served, run_summary = outcome.served, _delegate_run(order, outcome.served)
-    if served is not None:
-        facts |= {"status": served.status, "expert": served.expert_key}
-        if not isinstance(served, SeriesState):
-            facts["steps"] = served.total_steps
+    target, run_summary = outcome.target, _delegate_run(order, outcome.target)
+    if target is not None:
+        facts |= {"status": target.status, "expert": target.expert_key}
+        if not isinstance(target, SeriesState):
+            facts["steps"] = target.total_steps
     if run_summary is not None:
         facts |= {"status": run_summary.status, "expert": run_summary.expert_key, "steps": run_summary.steps}
     if outcome.seconds is not None:
         facts["seconds"] = round(outcome.seconds, 3)
         text = f"{text} after {outcome.seconds:.1f} s"
-    error = _failure_of(served) or outcome.error
+    error = _failure_of(target) or outcome.error
     if error is not None:
         facts["error"] = error_text(error)
         text = f"{text}: {facts['error']}"
     return WorkerReport(event=event, job=order.job_id, text=text, level=level, facts=facts)
 
 
-def _delegate_run(order: Order, served: OrderTarget | None) -> RunSummary | None:
-    runs = served.runs if isinstance(served, JobSummary) else ()
+def _delegate_run(order: Order, target: OrderTarget | None) -> RunSummary | None:
+    runs = target.runs if isinstance(target, JobSummary) else ()
     return next((run_summary for run_summary in runs if run_summary.id == order.run_id), None)
 
 
@@ -138,14 +138,14 @@ def _delegate_prefix(order: Order, facts: dict[str, JsonValue]) -> str:
     return f"delegate {order.run_id} "
 
 
-def _failure_of(served: OrderTarget | None) -> str | None:
-    if isinstance(served, SeriesState):
-        return served.message if served.status == "failed" else None
-    return None if served is None else served.error
+def _failure_of(target: OrderTarget | None) -> str | None:
+    if isinstance(target, SeriesState):
+        return target.message if target.status == "failed" else None
+    return None if target is None else target.error
 
 
 def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, Level, str]:
-    served = outcome.served
+    target = outcome.target
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
     if outcome.kind == "lost":
@@ -154,13 +154,13 @@ def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, 
         return _REQUEUE_REPORTS[outcome.kind]
     if outcome.kind == "deleted":
         return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
-    if served is None:
+    if target is None:
         return "ended", "error", "cannot be driven by anybody"
-    run_summary = _delegate_run(order, served)
+    run_summary = _delegate_run(order, target)
     if run_summary is not None:
         return "ended", "warning" if run_summary.status == "stoppedByError" else "info", run_summary.status
-    status = "cancelled" if outcome.kind == "cancelled" else f"{served.status}"
-    return "ended", "warning" if _failure_of(served) else "info", status
+    status = "cancelled" if outcome.kind == "cancelled" else f"{target.status}"
+    return "ended", "warning" if _failure_of(target) else "info", status
 
 
 # Counters since the worker began, from the Jobs' events, each counted once.
@@ -184,9 +184,9 @@ class WorkerCounters:
         self.cost_usd: dict[str, float] = {}  # cost by model, as far as prices are known
         self._models: set[str] = set()
 
-    def of(self, served: OrderTarget) -> JobCounters:
+    def of(self, target: OrderTarget) -> JobCounters:
         """Return an `on_event` that counts the events of one Job, or of the Jobs of a series."""
-        runs = served.runs if isinstance(served, JobSummary) else ()
+        runs = target.runs if isinstance(target, JobSummary) else ()
         return JobCounters(self, {run_summary.id: run_summary.model for run_summary in runs if run_summary.model})
 
     def add(self, usage: Usage, model: str) -> None:

@@ -26,7 +26,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
@@ -173,7 +173,7 @@ class JobServer:
         loaded_job.root = number_of_run(run.id)
         parent_permissions = () if by is None else loaded_job.runs[by.run_id].permissions
         reason = reason_to_resume(run, clock.now()) or "crash"
-        resumed_run = ResumedRun(run, reason, above=parent_permissions)
+        resumed_run = ResumedRun(run, reason, parent_rules=parent_permissions)
         drive = self._runner.job_drive(runnable, loaded_job, resumed_run, service.on_event, stop, worker=service.role())
         session = RunStarter(drive).resume(resumed_run)
         start, limits = session.run.start, session.run.limits

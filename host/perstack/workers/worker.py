@@ -1,13 +1,13 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
 Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to the order and releases
-it. `orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
+it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
   that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.
 - The dispatcher only decides who may drive a Job. The lease in the storage decides who does, so two workers never write
   to the same Job, even if one has not noticed that it lost its claim.
-- A Job that ended several workers in a row is stopped as a poison Job (`ClaimHandler._outcome`, `orders.is_poison`).
+- A Job that ended several workers in a row is stopped as poison (`ClaimHandler._outcome`, `driving_orders.is_poison`).
 
 To leave: stop claiming, stop each Job after its current step, cancel what is left after `drain` seconds, release all
 orders, and leave the seat.
@@ -38,7 +38,7 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due_tasks import LABEL as TASK_LABEL
-from perstack.workers.claims import ClaimHandler, DispatcherConnection
+from perstack.workers.claimed_jobs import ClaimHandler, DispatcherConnection
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
@@ -91,7 +91,8 @@ CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker asks for a Job witho
 DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
 SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed
 _RELEASE_DELAY_MS = 1_000
-"""Milliseconds for which a Job is left to other workers if this one already holds its maximum of Jobs."""
+"""Milliseconds for which a released Job is left to other workers: this one holds its maximum of Jobs."""
+_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
 _HEARTBEAT_TIMEOUT_S = 5.0
 
 
@@ -181,7 +182,7 @@ class Worker:
         work = OrderedWork(jobs, iterations, drive(self.name), clock)
         self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()
-        self._returning = set[asyncio.Task[None]]()
+        self._releases = set[asyncio.Task[None]]()
         """Releases of claims under way. A cancelled `run` does not end them: nobody else knows of these claims."""
         self._max_jobs = min(2 * settings.concurrency, job_slots().limit)
         """Maximum number of Jobs held, including Jobs that wait for delegates."""
@@ -191,7 +192,7 @@ class Worker:
         if not self._leaving.is_set():
             self._leaving.set()
             self.health.is_leaving = True
-            text = f"leaving: {len(self._claims)} jobs have {self._settings.drain:g} s to end the step in hand"
+            text = f"leaving: {len(self._claims)} jobs have {self._settings.drain:g} s to end their current steps"
             self._report(WorkerReport(event="draining", text=text, facts={"jobs": len(self._claims)}))
 
     async def run(self) -> None:
@@ -229,6 +230,7 @@ class Worker:
 
         async def take_seat() -> Seat:
             seat = self._dispatcher.seat(self.name, labels=settings.labels, concurrency=settings.concurrency)
+            # not by the stack: an error on leaving is only reported, because the worker has released its orders
             entered = await seat.__aenter__()
             stack.push_async_callback(self._disconnect, seat)
             return entered
@@ -246,7 +248,7 @@ class Worker:
     async def _claim_orders(self, seat: Seat, driving: asyncio.TaskGroup, running: set[asyncio.Task[None]]) -> None:
         while not self._leaving.is_set():
             self._claims.freed.clear()
-            if self._claims.places >= self._settings.concurrency:
+            if self._claims.active_count >= self._settings.concurrency:
                 await self._unless_leaving(self._claims.freed.wait())
                 continue
             try:
@@ -258,7 +260,7 @@ class Worker:
             if claim is None:
                 await self._unless_leaving(self._wait_for_order(seat))
                 continue
-            if claim.order.run_id is None and self._claims.jobs >= self._max_jobs:
+            if claim.order.run_id is None and self._claims.job_count >= self._max_jobs:
                 await self._release_later(seat, claim)
                 continue
             held = self._claims.hold(claim)
@@ -270,10 +272,10 @@ class Worker:
         """Release the claim with a delay: this worker holds its maximum of Jobs, including Jobs that only wait."""
         delayed_order = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
         release = asyncio.create_task(self._connection.call(lambda: seat.release(claim, delayed_order)))
-        self._returning.add(release)
-        release.add_done_callback(self._returning.discard)
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
         await asyncio.shield(release)
-        await self._unless_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
+        await self._unless_leaving(asyncio.sleep(_RELEASE_PAUSE_S))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
         claiming = asyncio.ensure_future(seat.claim())
@@ -285,13 +287,13 @@ class Worker:
         finally:
             leaving.cancel()
             if not is_taken:
-                self._returning.add(asyncio.create_task(self._release_late_claim(seat, claiming)))
+                self._releases.add(asyncio.create_task(self._release_late_claim(seat, claiming)))
         return claiming.result() if is_taken else None
 
     async def _wait_for_releases(self) -> None:
-        if not self._returning:
+        if not self._releases:
             return
-        done, late = await shield_until_done(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
+        done, late = await shield_until_done(asyncio.wait(self._releases, timeout=_ANSWER_TIMEOUT_S))
         for task in late:
             task.cancel()
         for task in done:
@@ -354,10 +356,10 @@ class Worker:
     async def _schedule(self) -> None:
         while True:
             try:
-                # paused Jobs have orders
+                # without Jobs: one that is paused for a rate limit has an order, due when the limit ends
                 await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._report_due_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
-                text = f"what is due could not be looked after: {error_text(error)}"
+                text = f"the scheduler failed, and is started again: {error_text(error)}"
                 self._report(WorkerReport(event="failed", level="error", text=text, facts={"error": error_text(error)}))
             await asyncio.sleep(DUE_SCAN_INTERVAL_MS / 1000)
 
@@ -370,7 +372,7 @@ class Worker:
                     self._report(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
             except Exception as error:  # noqa: BLE001 - it is tried again
                 facts = {"error": error_text(error)}
-                text = f"Jobs without an order could not be looked for: {error_text(error)}"
+                text = f"Jobs without an order could not be searched for: {error_text(error)}"
                 self._report(WorkerReport(event="failed", level="warning", text=text, facts=facts))
             duration_s = time.monotonic() - began
             # workers must not sweep simultaneously, nor spend more than 5 % of their time on it

@@ -21,9 +21,10 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
+from perstack.core.messages.media import PDF
 from perstack.errors import ProviderError
 from perstack.http_providers.endpoint import read_settings
-from perstack.http_providers.messages import PDF, is_common_media, missing_blobs, signed_by
+from perstack.http_providers.messages import is_common_media, missing_blobs, signed_by
 from perstack.http_providers.provider import HttpProvider
 from perstack.http_providers.replies import OnData
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig

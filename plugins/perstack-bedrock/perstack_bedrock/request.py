@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.media import PDF
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -32,7 +33,6 @@ from perstack.http_providers.messages import (
     IMAGE_TYPES,
     NO_OUTPUT,
     NO_TEXT,
-    PDF,
     TurnEncoder,
     as_base64,
     blob_placeholder,

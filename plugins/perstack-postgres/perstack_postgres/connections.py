@@ -83,7 +83,7 @@ def _words(address: PostgresAddress, error: BaseException) -> str:
 
 def _how_to_reach(text: str) -> str:
     if _POOLING in text:
-        return "set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
+        return "set `pool_mode = session` (pgbouncer) for this database, or connect to the server directly"
     if "password" in text or "authentication" in text or "pg_hba" in text:
         return "give its password with a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
     if "certificate" in text or "SSL" in text:
@@ -174,8 +174,9 @@ async def _check_pooler(connection: Connection, address: PostgresAddress) -> Non
             other_pid = await _pid(other)  # an open transaction keeps its session
             if own_pid == other_pid or await _pid(connection) != own_pid:
                 raise StorageError(
-                    f"{address.shown}: between is a pooler in transaction mode, which breaks locks and notices:"
-                    " set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
+                    f"{address.shown}: the connection goes through a pooler in transaction mode, which breaks locks and"
+                    " notifications: set `pool_mode = session` (pgbouncer) for this database, or connect to the"
+                    " server directly"
                 )
             await other.rollback()
     finally:

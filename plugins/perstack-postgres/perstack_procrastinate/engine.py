@@ -151,8 +151,8 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
         stale = [] if _PRE.match(step.name) else await _stale_sessions(connection, step.name)
         if stale and any(_PRE.match(later.name) for later in pending):
             raise DispatcherError(
-                f"{address.shown}: workers of an older procrastinate are at work ({', '.join(stale[:_MAX_LISTED])}),"
-                " which does not work together with the installed one: stop these workers first"
+                f"{address.shown}: workers of an older procrastinate are running ({', '.join(stale[:_MAX_LISTED])}),"
+                " which the installed one cannot work with: stop these workers first"
             )
         if stale:
             break

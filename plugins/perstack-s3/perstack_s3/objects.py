@@ -72,8 +72,8 @@ class BucketLocation:
         match = re.fullmatch(r"//(?P<bucket>[A-Za-z0-9._-]{3,63})(?P<prefix>(/[A-Za-z0-9._=-]+)*)/?", location)
         if match is None or ".." in match["prefix"].split("/"):
             raise UsageError(
-                "the place of an s3 storage is not valid: write it as `s3://BUCKET/PREFIX`, with letters, digits and"
-                " . _ - = in both; keys belong into the environment"
+                "the address of an S3 storage is not valid: write it as `s3://BUCKET/PREFIX`, with letters, digits and"
+                " . _ - = in both; set the keys in the environment"
             )
         endpoint = setting.get("endpoint") or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = setting.get("region") or _variable("AWS_REGION", "AWS_DEFAULT_REGION")

@@ -38,7 +38,8 @@ class S3Storages(StorageFactory):
         unknown = sorted(set(settings) - {"endpoint", "region"})
         if unknown or not all(isinstance(value, str) for value in settings.values()):
             raise UsageError(
-                f"storageSetting: s3 has endpoint and region, each a text; not {', '.join(unknown) or 'this type'}"
+                "storageSetting: s3 takes `endpoint` and `region`, each a string, not"
+                f" {', '.join(unknown) or 'this type'}"
             )
         bucket = BucketLocation.of(location, {name: str(value) for name, value in settings.items()})
         return S3Storage(Objects(bucket))

@@ -106,7 +106,7 @@ class TemporalDispatcher(Dispatcher):
         order = order_of(stored)
         if order is None:
             raise DispatcherError(
-                f"{self.location}: the order of Job {job_id} does not read: end its workflow, or upgrade"
+                f"{self.location}: the order of Job {job_id} cannot be read: end its workflow, or upgrade"
             )
         return order
 

@@ -235,7 +235,7 @@ class JobPane(Vertical):
 
     def _question_notes(self) -> list[str]:
         start = self.session.resume_from
-        branch = [] if start is None else [f"another answer, in a branch, from {one_line(start)}; Esc leaves it"]
+        branch = [] if start is None else [f"another answer, in a branch from {one_line(start)}; Esc leaves the branch"]
         return [*branch, "your draft comes back after it"] if self._draft else branch
 
     def _show_enter_hint(self) -> None:

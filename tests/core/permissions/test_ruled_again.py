@@ -44,7 +44,7 @@ def test_a_call_that_ran_though_the_rules_in_force_do_not_let_it_is_found(bench:
     host = run(bench, [append("a.txt"), text("ok")], rules=Permissions(**{which: ("appendTextFile(zzz)",)}))
     forge(bench, lambda event: replace_text(event, "startRun", "(zzz)", "(a.txt)"))
     assert messages_of(wait_for(host.audit.replay("job"))) == [
-        f"call call_0_0 of appendTextFile is recorded as allowed, where the rules in force make it {makes}"
+        f"call call_0_0 of appendTextFile is recorded as allowed, but the rules in force make it {makes}"
         " (appendTextFile(a.txt))"
     ]
 
@@ -76,7 +76,7 @@ def test_a_protected_path_that_no_rule_opens_is_found(bench: Bench) -> None:
     host = run(bench, [append("a.txt"), text("ok")], rules=Permissions(deny=("exec",)))
     forge(bench, lambda event: replace_text(event, "callTools", '"skillName"', '"opens": [".env"], "skillName"'))
     assert messages_of(wait_for(host.audit.replay("job"))) == [
-        "call call_0_0 of appendTextFile is recorded with .env opened, which no rule in force names"
+        "call call_0_0 of appendTextFile is recorded with .env opened, but no rule in force names it"
     ]
 
 
@@ -135,7 +135,7 @@ def test_widened_rules_and_those_of_a_later_day_are_those_in_force(bench: Bench)
             event["calls"] = [{**one, "kind": "tool"} for one in event["calls"]]
 
     forge(bench, allowed)
-    assert "where the rules in force make it denied" in messages_of(wait_for(host.audit.replay("job")))[0]
+    assert "but the rules in force make it denied" in messages_of(wait_for(host.audit.replay("job")))[0]
 
 
 # Refusals without a rule: by the catalogue of tools, and by the check of arguments.
@@ -170,7 +170,7 @@ OUT = "Not run."
     [
         (TODO, 1, {"kind": "refused", "problem": OUT}, "refused for its arguments, which fit"),
         (TODO, 1, {"kind": "refused", "problem": OUT, "skillName": None}, "there is no such tool, and the model was"),
-        (TODO, 0, {"kind": "refused", "problem": OUT, "rule": "exec"}, "recorded as denied, where the rules in force"),
+        (TODO, 0, {"kind": "refused", "problem": OUT, "rule": "exec"}, "recorded as denied, but the rules in force"),
         (TODO, 1, {"stage": "hooks"}, "decided by the stage 'hooks', and there is none of that name"),
         (TODO, 1, {"stage": "arguments"}, "recorded as allowed, and a stage is named for it"),
         (WRONG, 2, {"kind": None}, "recorded as allowed, and its arguments are wrong"),

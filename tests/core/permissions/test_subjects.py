@@ -224,4 +224,4 @@ def test_what_the_base_skills_arguments_are_cannot_be_said_otherwise(terminal: T
     )
     shown = terminal.call("validate")
     assert shown.code != 0
-    assert "what the base skill's arguments are is known" in shown.out
+    assert "the base skill's arguments are known" in shown.out

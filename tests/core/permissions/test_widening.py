@@ -14,8 +14,8 @@ from perstack.core.definitions.permissions import (
     Widening,
     apply_widening,
     apply_widening_to_all,
-    begun_under,
     not_in_force,
+    start_rules,
 )
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import DecidedCall
@@ -57,7 +57,7 @@ def test_no_approval_for_a_job_makes_a_denied_call_run(chain, call, approved) ->
 
 @given(chains, st.lists(sets, max_size=2), calls, st.lists(widenings, max_size=2))
 def test_a_run_that_begins_has_at_most_what_every_run_above_it_has(above, today, call, laid) -> None:
-    assert strictness(begun_under(above, today, laid), call) >= strictness(above, call)
+    assert strictness(start_rules(above, today, laid), call) >= strictness(above, call)
 
 
 @given(chains, st.lists(sets, max_size=2), calls)

@@ -256,7 +256,7 @@ def test_a_live_job_is_not_continued_by_a_recording(bench: Bench) -> None:
     script = [tool("askUser", {"question": "?"}), text("done")]
     wait_for(bench.host(script, expert("a", ask=True)).run("a", "q", job_id="live"))
     host = player(record_job(bench), bench.workspace, bench.storage, expert("a", ask=True))
-    with pytest.raises(UsageError, match="is on scripted: a recording is played from the beginning"):
+    with pytest.raises(UsageError, match="is on scripted: a recording is played only from the beginning"):
         wait_for(host.answer("yes", job_id="live"))
 
 

@@ -184,7 +184,7 @@ def test_a_program_is_given_each_record_and_none_of_the_keys(terminal: Terminal,
     assert json.loads(taken.splitlines()[0])["payloadType"] == "application/vnd.in-toto+json"
     assert ("PERSTACK_JOB_ID" in taken, "_KEY" in taken) == (True, False)
     result = terminal.call("verify")
-    assert (result.code, "what it has is not compared" in result.out) == (0, True)
+    assert (result.code, "its records are not compared" in result.out) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_an_address_is_posted_each_record(terminal: Terminal, away: Path, status
     assert "s3cret" not in done.err
     assert (words in done.err) if words else done.err == ""
     result = terminal.call("verify")
-    assert (result.code, "what it has is not compared" in result.out) == (0, True)
+    assert (result.code, "its records are not compared" in result.out) == (0, True)
 
 
 def test_an_address_that_nobody_answers_stops_no_job(terminal: Terminal) -> None:
@@ -292,7 +292,7 @@ def test_a_key_that_cannot_be_read_is_a_usage_error_before_anything_is_written(t
     [
         ('anchor = "heads.jsonl"', "audit.anchor: must be `file:PATH`, an `https://` address, or a program"),
         ('anchor = "http://example.com/"', "audit.anchor: must be `https://`"),
-        ('anchor = "https://me:pass@example.com/"', "audit.anchor: must not have a user or a password in it"),
+        ('anchor = "https://me:pass@example.com/"', "audit.anchor: must not contain a user or a password"),
         ("anchor = []", "audit.anchor: must not be empty"),
         ('signingKey = "-----BEGIN PRIVATE KEY"', "audit.signingKey: must name a file"),
         ("anchr = 1", "audit.anchr: unknown key; did you mean `anchor`?"),

@@ -171,7 +171,7 @@ def test_what_was_removed_with_everything_that_knew_of_it_is_found_by_the_anchor
             for line in result.lines
         ), result.out
     assert result.lines[-1].endswith("1 Job, 0 tasks, 0 series, 3 findings")
-    assert "and it is gone: somebody removed it" in project.call("verify", "job").out
+    assert "but it is gone: somebody removed it" in project.call("verify", "job").out
 
 
 def test_what_perstack_removed_itself_is_no_finding_and_its_id_can_be_used_again(project: Terminal, away: Path) -> None:
@@ -231,7 +231,7 @@ def test_stores_that_share_an_anchor_are_kept_apart(
     other.project((project.workspace / "perstack.toml").read_text(), solo=[reply("Made.")])
     did(other, "run", "solo", "Hi", "--job-id", "yours", *SCRIPTED)
     shown = did(project, "verify", "--all")
-    assert "of another store or from another place: 1" in shown.out
+    assert "other stores, or from another path of this one: 1" in shown.out
     assert "yours" not in shown.out
 
 
@@ -240,7 +240,7 @@ def test_an_anchor_that_is_only_sent_to_is_named_for_each_and_for_what_may_be_go
     did(terminal, "run", "solo", "Hi", "--job-id", "job", *SCRIPTED)
     waiting_task(terminal)
     shown = did(terminal, "verify", "--all").out
-    words = "the anchor https://127.0.0.1:1/heads is only sent to: what it has is not compared"
+    words = "the anchor https://127.0.0.1:1/heads can only be sent to: its records are not compared"
     assert f"not checked: Job job: {words}" in shown
     assert f"not checked: Task t: {words}" in shown
     assert f"{words}; whether anything was removed is not known" in shown

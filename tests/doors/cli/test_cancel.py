@@ -47,14 +47,14 @@ def test_a_job_that_nobody_drives_is_said_to_be_such(busy: Terminal) -> None:
     assert busy.call("run", "lead", "go", "--job-id", "quick").code == 0
     result = busy.call("cancel", "quick")
     assert (result.code, result.out) == (2, "")
-    assert "Job quick cannot be stopped: nobody drives it" in result.err
+    assert "Job quick cannot be stopped: no process drives it" in result.err
     assert busy.call("cancel", "none").code == 2
 
 
 def test_one_that_does_not_stop_in_time_is_said_and_the_request_withdrawn(
     busy: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack.engine.log.leases_and_stop_requests._STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("perstack.engine.log.delegate_leases_and_stop_requests._STOP_TIMEOUT_S", 0.5)
 
     async def stop(host: Host) -> None:
         async with host:

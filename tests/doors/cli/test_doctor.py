@@ -43,7 +43,7 @@ def test_a_provider_that_the_definition_names_has_to_be_set_up(machine: Terminal
     named = 'provider.providerName = "openai"\n[experts.a]\ninstruction = "x"\n'
     (machine.workspace / "perstack.toml").write_text(named)
     found = findings(machine, code=1, **KEY)
-    assert found["provider openai"]["text"] == "perstack.toml names it, and it is not set up"
+    assert found["provider openai"]["text"] == "perstack.toml names it, but it is not set up"
 
 
 def test_a_place_that_cannot_be_written_is_a_problem(machine: Terminal) -> None:

@@ -40,7 +40,7 @@ def test_an_export_writes_nothing_outside_its_folder_whatever_a_log_says(
     for form in ("perstack", "json"):
         result = own_team.call("export", "team", "--format", form, "--to", str(own_team.workspace / f"out.{form}"))
         assert (result.code, result.out) == (1, "")
-        assert "its ids do not say this place" in result.err
+        assert "its ids name another place" in result.err
         assert len(result.err.splitlines()) == 1
     assert files_below(around) - before == set()
 
@@ -53,7 +53,7 @@ def test_one_job_that_names_another_place_is_one_row_and_hurts_no_other(
     forge(own_team, "team-1", old, new)
     rows = {job["id"]: job for job in own_team.call("jobs", "--json").events}
     assert set(rows) == {"team", "sound"}
-    assert "its ids do not say this place" in rows["team"]["error"]
+    assert "its ids name another place" in rows["team"]["error"]
     assert (other.code, rows["sound"]["status"]) == (0, "completed")
 
 

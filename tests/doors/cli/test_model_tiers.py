@@ -53,7 +53,7 @@ def test_a_tier_that_the_provider_has_no_model_for_is_said_in_one_line(terminal:
     assert starts == {"lead": "scripted", "helper": "scripted"}
     (line,) = [line for line in done.err.splitlines() if "tier" in line]
     assert line == (
-        "perstack: scripted has no model of tier low: uses scripted/scripted; name one as `low` in [models]"
+        "perstack: scripted has no model of tier low, so scripted/scripted is used; name one as `low` in [models]"
     )
 
 

@@ -116,18 +116,17 @@ def test_validate_warns_of_rules_that_do_nothing(terminal: Terminal) -> None:
         "permissions.deny[1]": "`writeTextFil` never matches: there is no such tool; did you mean `writeTextFile`?",
         "permissions.deny[2]": "`CI/x` never matches: there is no such skill",
         "permissions.deny[3]": "`delegate/nobody` never matches: no Expert here delegates to it",
-        "permissions.deny[4]": "`think` never matches: no rule holds for the loop's own tools and for questions to a"
+        "permissions.deny[4]": "`think` never matches: no rule applies to the loop's own tools or to questions to a"
         " person",
         "permissions.deny[5]": "`exec(CI=1 make)` never matches: the tool has no argument `CI`; in a command line"
         " write `CI\\=`",
-        "permissions.ask[0]": "`deleteDirectory(a)` never decides anything: `deleteDirectory` in deny holds for"
+        "permissions.ask[0]": "`deleteDirectory(a)` never decides anything: `deleteDirectory` in deny covers"
         " all that it names",
         "permissions.ask[2]": "`readTextFile(file=a)` never matches: the tool has no argument `file`",
-        "permissions.allow[0]": "`exec` never decides anything: the same rule is in ask, and of two that are equal the"
-        " one that asks wins",
-        "permissions.allow[2]": "`exec(rm *)` never decides anything: `exec(rm *)` in deny holds for all that it names",
+        "permissions.allow[0]": "`exec` never decides anything: the same rule is in ask, which takes precedence",
+        "permissions.allow[2]": "`exec(rm *)` never decides anything: `exec(rm *)` in deny covers all that it names",
         "experts.helper.permissions.deny[0]": "`deleteDirectory` never decides anything: `deleteDirectory` in deny"
-        " holds for all that it names",
+        " covers all that it names",
     }
 
 
@@ -145,15 +144,15 @@ def test_validate_warns_of_rules_that_hold_for_less_than_they_seem_to(terminal: 
     found = {problem["key"]: problem["message"] for problem in problems if problem["key"].startswith("permissions")}
     others = "other file tools may still change it; for all write"
     assert found == {
-        "permissions.deny[0]": f"`writeTextFile(a/**)` holds for writeTextFile alone: {others} `write(a/**)`",
-        "permissions.deny[1]": f"`moveFile(source=b)` holds for moveFile alone: {others} `write(b)`",
-        "permissions.deny[2]": "`exec(git log {-n})` never matches: options in braces have a meaning in allow alone",
-        "permissions.allow[0]": "`browser_click` never matches: a rule without a skill allows tools of the base skill"
-        " alone; write `SKILL/browser_click`",
+        "permissions.deny[0]": f"`writeTextFile(a/**)` applies only to writeTextFile: {others} `write(a/**)`",
+        "permissions.deny[1]": f"`moveFile(source=b)` applies only to moveFile: {others} `write(b)`",
+        "permissions.deny[2]": "`exec(git log {-n})` never matches: options in braces have a meaning only in allow",
+        "permissions.allow[0]": "`browser_click` never matches: a rule without a skill allows only tools of the base"
+        " skill; write `SKILL/browser_click`",
         "permissions.allow[1]": "`exec(git status*)` allows `status*` as one word and nothing after it: for arguments"
         " write ` *`",
-        "permissions.allow[2]": "`exec(ls --o*)` never matches: it has an option without a whole name, --o*: a rule"
-        " names its options",
+        "permissions.allow[2]": "`exec(ls --o*)` never matches: it has a wildcard in the name of an option, --o*:"
+        " write the whole name",
         "permissions.allow[3]": "`exec(ls {-l)` never matches: it has no `}` after its options",
     }
 

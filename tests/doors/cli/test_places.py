@@ -72,7 +72,7 @@ def test_a_workspace_that_is_not_there_is_refused_before_anything_is_written(ter
     terminal.project(f'workspace = "out"\n{SOLO}', solo=WRITE)
     result = terminal.call("run", "solo", "q", *SCRIPTED)
     assert (result.code, result.out) == (2, "")
-    assert f"there is no directory {terminal.workspace / 'out'}; make it" in result.err
+    assert f"there is no directory {terminal.workspace / 'out'}; create it" in result.err
     assert not (terminal.workspace / "perstack").exists()
     assert terminal.call("jobs").code == 0
 
@@ -352,7 +352,7 @@ def test_a_link_in_a_project_does_not_say_where_its_state_is(
     ):
         refused = terminal.run(*words, stdin="")
         assert refused.code in (1, 2), (words, refused)
-        assert "which a link leads to " in refused.out + refused.err, words
+        assert "because a link there leads to " in refused.out + refused.err, words
         assert "--storage" in refused.out + refused.err
         assert "Traceback" not in refused.err
         if words[0] not in ("doctor", "mcp"):

@@ -35,9 +35,9 @@ def run_served(terminal: Terminal, *args: str) -> Result:
 @pytest.mark.parametrize(
     ("toml", "args", "unnamed"),
     [
-        ("", (), "no provider or model is named: uses anthropic/"),
-        ('provider.providerName = "anthropic"\n', (), "no model is named: uses anthropic/"),
-        ('model = "claude-sonnet-4-5"\n', (), "no provider is named: uses anthropic/claude-sonnet-4-5"),
+        ("", (), "no provider or model is named, so anthropic/"),
+        ('provider.providerName = "anthropic"\n', (), "no model is named, so anthropic/"),
+        ('model = "claude-sonnet-4-5"\n', (), "no provider is named, so anthropic/claude-sonnet-4-5"),
         ("", ("--provider", "anthropic", "--model", "claude-sonnet-4-5"), None),
         ('provider.providerName = "anthropic"\nmodel = "claude-sonnet-4-5"\n', (), None),
     ],

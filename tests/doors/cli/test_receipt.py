@@ -163,7 +163,7 @@ def test_a_receipt_of_another_job_is_refused(team: Terminal, tmp_path: Path) -> 
     receipt = tmp_path / "receipt.json"
     team.call("receipt", "team", "--to", str(receipt))
     shown = team.call("verify", "other", "--receipt", str(receipt))
-    assert (shown.code, shown.err) == (2, "error: the receipt is of Job team, not of other: give the one of that Job\n")
+    assert (shown.code, shown.err) == (2, "error: the receipt is of Job team, not of other: give that Job's receipt\n")
 
 
 def test_no_receipt_is_written_over_a_log_that_does_not_hold(own_team: Terminal) -> None:

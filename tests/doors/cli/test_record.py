@@ -133,7 +133,7 @@ def test_a_file_that_is_none_is_one_line_and_begins_no_job(
 def test_another_provider_beside_a_recording_is_refused(mended: Terminal) -> None:
     refused = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json", "--provider", "anthropic")
     assert refused.code == 2
-    assert "a recording is played on provider recorded, not on anthropic" in refused.err
+    assert "a recording is played by provider recorded, not by anthropic" in refused.err
 
 
 def test_provider_recorded_without_a_recording_says_how_to_give_one(mended: Terminal) -> None:

@@ -176,7 +176,7 @@ def test_an_id_that_exists_is_refused(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine").code == 0
     result = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine")
-    assert (result.code, "Job mine exists" in result.err) == (2, True)
+    assert (result.code, "Job mine exists already" in result.err) == (2, True)
 
 
 def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
@@ -195,7 +195,7 @@ UNUSED = {
         "perstack.agent_skills",
         "perstack.agent_skills.library",
     ),
-    "perstack.engine.plugins.secret_masking",
+    "perstack.engine.plugins.secret_vault",
     *("perstack.core.files.line_diff", "perstack.snapshots.tree_diff", "perstack.snapshots.rewind"),
     *(
         "httpx",
@@ -246,6 +246,57 @@ UNUSED = {
     *("perstack.http_providers.messages", "perstack.http_providers.structured_output"),
     *("perstack_bubblewrap.runtime", "perstack_original.importing"),
 }
+
+
+LATER = {
+    *("perstack.core.runs.events", "perstack.core.runs.decide", "perstack.core.jobs.checkpoints"),
+    *("perstack.engine.runs.loop", "perstack.engine.runs.generation", "perstack.engine.runs.tool_calls"),
+}
+"""Modules that a Run imports after its first event: pydantic takes long to make the classes of all events."""
+
+
+def test_the_loop_and_the_events_of_runs_are_imported_after_the_first_event(terminal: Terminal) -> None:
+    terminal.project(SOLO, solo=[reply("ok")])
+    program = (
+        "import os, sys\n"
+        "from perstack.doors.cli import run\n"
+        "class Peek(run.JobOutput):\n"
+        "    def __call__(self, event, line):\n"
+        f"        print(event.type, sorted({LATER} & set(sys.modules)), flush=True)\n"
+        "        os._exit(0)\n"
+        "run.JobOutput = Peek\n"
+        "from perstack.doors.cli.main import run_command_line\n"
+        "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
+        "run_command_line()\n"
+    )
+    assert _output_of(terminal, program) == "initializeRuntime []"
+
+
+def test_a_list_of_jobs_imports_neither_the_loop_nor_the_events_of_runs(terminal: Terminal) -> None:
+    terminal.project(SOLO, solo=[reply("ok")])
+    assert terminal.call("run", "solo", "q", *SCRIPTED).code == 0
+    unused = {*LATER, "perstack.lockfile.lock"}
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print(sorted({unused} & set(sys.modules))))\n"
+        "from perstack.doors.cli.main import run_command_line\n"
+        "sys.argv = ['perstack', 'jobs']\n"
+        "run_command_line()\n"
+    )
+    assert _output_of(terminal, program).splitlines()[-1] == "[]"
+
+
+def _output_of(terminal: Terminal, program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=terminal.workspace,
+        env=terminal.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(terminal: Terminal) -> None:

@@ -171,7 +171,7 @@ def test_an_edited_log_is_not_copied(stored_jobs: Terminal) -> None:
     result = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
     assert result.code == 1
     assert "job first was skipped" in result.err
-    assert result.lines[-1] == "copied: 2, left: 1"
+    assert result.lines[-1] == "copied: 2, skipped: 1"
 
 
 def test_a_storage_is_checked_and_nothing_is_made(stored_jobs: Terminal) -> None:

@@ -48,7 +48,7 @@ def test_as_json_it_is_the_job(team: Terminal) -> None:
     assert (job["id"], job["status"], job["queued"]["by"]["door"]) == ("mine", "queued", "cli")
     result = team.call("submit", "lead", "go", "--job-id", "mine")
     assert (result.code, result.out) == (2, "")
-    assert "Job mine exists" in result.err
+    assert "Job mine exists already" in result.err
 
 
 def test_without_a_dispatcher_one_line_says_what_to_do(terminal: Terminal) -> None:

@@ -68,7 +68,7 @@ def test_a_stopped_job_says_how_it_gets_the_text_and_a_text_is_removed(terminal:
         (("tell", "tea"), "give TEXT, or --drop ID"),
         (("tell", "tea", "x", "--drop", "tea-1-1"), "give TEXT, or --drop ID"),
         (("tell", "tea", ""), "TEXT is empty"),
-        (("tell", "tea", "--drop", "tea-1-7"), "no person has said tea-1-7 to Job tea"),
+        (("tell", "tea", "--drop", "tea-1-7"), "Job tea has no posted text tea-1-7"),
         (("tell", "none", "x"), "none"),
         (("tell", "tea", "x", "--run", "tea-9"), "tea-9"),
         (("log", "tea", "--standing", "--tree"), "--standing lists what people told the Job"),

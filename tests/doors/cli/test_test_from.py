@@ -180,7 +180,7 @@ def test_tests_that_are_a_list_in_brackets_are_left_as_they_are(team: Terminal) 
     path.write_text(written)
     result = team.call("test", "--from", "haiku", "--name", "one")
     assert result.code == 2
-    assert "no test can follow what is there for Expert `lead`" in result.err
+    assert "no test can be added to Expert `lead`" in result.err
     assert path.read_text() == written
     assert list((team.workspace / "tests").iterdir()) == []
 

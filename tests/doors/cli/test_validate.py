@@ -134,7 +134,7 @@ def problems_of(terminal: Terminal, toml: str, *args: str) -> tuple[int, list[tu
     [
         ('# x\nstorage = "nope:x"\n' + TEAM, 2, "storage", "no storage 'nope' is installed; there are: file, "),
         ('storage = "sqlit:x"\n' + TEAM, 1, "storage", "did you mean `sqlite`?"),
-        ('storage = "perstack"\n' + TEAM, 1, "storage", "names no place"),
+        ('storage = "perstack"\n' + TEAM, 1, "storage", "has no location"),
         (TEAM + '[provider]\nproviderName = "antropic"\n', 10, "provider.providerName", "did you mean `anthropic`?"),
         (
             TEAM + '[experts.helper.provider]\nproviderName = "openai"\nsetting = { baseUrls = "https://a.example" }\n',
@@ -262,7 +262,7 @@ SERVER = '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "mcpStdio
         (
             '[experts.a]\ninstruction = "i"\ntemperature = 1\n',
             "experts.a.temperature",
-            "say it in the `setting` of [provider], or of [experts.NAME.provider]",
+            "set it in the `setting` of [provider], or of [experts.NAME.provider]",
         ),
     ],
 )

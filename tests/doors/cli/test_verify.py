@@ -130,7 +130,7 @@ def test_a_redacted_event_is_named_with_who_did_it_and_why(own_team: Terminal) -
     assert (named["runId"], named["seq"], named["by"], named["reason"]) == ("team-2", 5, "alice, cli", "a password")
     replayed = own_team.call("replay")
     assert replayed.code == 0
-    assert "not checked: team-2, 7 events: what was decided from event 5 on rests on events" in replayed.out
+    assert "not checked: team-2, 7 events: what was decided from event 5 on depends on redacted" in replayed.out
     assert "redacted  finishToolCall: its content was redacted" in own_team.call("log").out
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "completed"
@@ -218,7 +218,7 @@ def test_a_summary_that_is_none_is_found_and_may_be_deleted(own_team: Terminal) 
     file = own_team.jobs() / "team" / "job.json"
     file.write_text("[]")
     result = own_team.call("verify")
-    assert (result.code, "job.json does not read; delete it" in result.out) == (1, True)
+    assert (result.code, "job.json cannot be parsed; delete it" in result.out) == (1, True)
     file.unlink()
     assert own_team.call("verify").code == 0
 
@@ -290,7 +290,7 @@ def test_a_job_with_a_second_result_of_a_call_is_not_driven(own_team: Terminal) 
         lines += sealed
     log.write_bytes(b"\n".join((*lines, b"")))
     (log.parents[2] / "job.json").unlink()
-    words = f"event {first + 1}: it does not follow from what comes before it (finishToolCall cannot follow where the "
+    words = f"event {first + 1}: it cannot follow the events before it (finishToolCall cannot follow where the "
     assert own_team.call("verify").code == 1
     for command in (("run", "--continue-job", "team", "lead", "more"), ("resume", "team")):
         result = own_team.call(*command)

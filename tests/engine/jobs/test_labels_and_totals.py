@@ -132,7 +132,7 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
         if after is None:
             break
     assert ids == [(job.id, f"{job.id}-{n}") for job in (two, one) for n in (1, 2)]
-    with pytest.raises(UsageError, match="not a place in the list of Runs"):
+    with pytest.raises(UsageError, match="not a cursor of the list of Runs"):
         wait_for(host.jobs.runs(after="nonsense"))
 
 

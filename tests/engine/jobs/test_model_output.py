@@ -131,9 +131,9 @@ def test_an_answer_in_a_branch_takes_the_schema_of_the_model(bench: Bench) -> No
         (
             City,
             Town,
-            "was begun with another JSON schema, not that of Town: leave the model out, or give the model that",
+            "was begun with another JSON schema, not with that of Town: leave the model out, or pass the model that",
         ),
-        (None, City, "has no schema of its result, not that of City: leave the model out$"),
+        (None, City, "was begun without a schema, not with that of City: leave the model out$"),
     ],
 )
 def test_a_model_whose_schema_is_not_the_recorded_one_is_refused_and_nothing_is_written(
@@ -164,7 +164,7 @@ def test_a_model_is_not_given_with_the_answer_to_a_stream_which_goes_on_after_it
     async def work() -> object:
         async for event in host.stream("a", "q", output=City):
             if isinstance(event, Question):
-                with pytest.raises(UsageError, match="output: give it to `stream`: its `Finished` has the result"):
+                with pytest.raises(UsageError, match="output: pass it to `stream`, whose `Finished` has the result"):
                     await host.answer("Ulm", question=event, output=City)
                 await host.answer("Ulm", question=event)
             if isinstance(event, Finished):

@@ -22,7 +22,7 @@ def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
     async def work() -> None:
         storage = InMemoryStorage(InMemoryStore())
         log = TaskLog(storage, NO_AUDIT)
-        with pytest.raises(InvalidTransition, match=r"task t, event 1: .*the first is not createTask"):
+        with pytest.raises(InvalidTransition, match=r"task t, event 1: .*the first event is not createTask"):
             await log.create([StartTask(task_id="t", timestamp=1)])
         with pytest.raises(NotFound):
             await log.load("t")

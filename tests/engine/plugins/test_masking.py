@@ -16,7 +16,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
 from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.facts import Question
-from perstack.engine.plugins.secret_masking import NUMBERS_PER_PROCESS, SecretVault
+from perstack.engine.plugins.secret_vault import NUMBERS_PER_PROCESS, SecretVault
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset

@@ -33,7 +33,7 @@ def test_two_plugins_that_bring_the_same_name_are_refused() -> None:
         def perstack_providers(self):
             return [SimpleNamespace(name="anthropic", priority=1)]
 
-    with pytest.raises(PluginError, match="two plugins bring the provider 'anthropic'"):
+    with pytest.raises(PluginError, match="two plugins provide the provider 'anthropic'"):
         load_plugins([Rival()])
 
 
@@ -43,7 +43,7 @@ def test_every_plugin_of_this_package_declares_the_plugin_api_of_this_host() -> 
 
 
 def test_a_plugin_of_another_plugin_api_is_refused_in_one_line_that_says_what_to_change(tmp_path, monkeypatch) -> None:
-    line = r"^plugin later of later is written for plugin API 2, and the host has 1: install .*$"
+    line = r"^plugin later of later is written for plugin API 2, but the host has 1: install .*$"
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "later.py").write_text("PLUGIN_API = 2\n")
     with pytest.raises(PluginError, match=line):
@@ -62,7 +62,7 @@ def test_an_installed_plugin_of_another_plugin_api_is_left_out_with_a_notice(tmp
     (left_out,) = [info for info in load_plugins().infos if info.name == "later"]
     assert left_out.error is not None
     assert "written for plugin API 2" in left_out.error
-    assert "plugin later of later was left out" in capsys.readouterr().err
+    assert "plugin later of later was skipped" in capsys.readouterr().err
 
 
 def test_a_misspelt_hook_is_refused() -> None:

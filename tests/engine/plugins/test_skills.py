@@ -16,7 +16,7 @@ from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 THREE = Toolset((ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")), "Count from one.")
 
-RENAMED = "tools are offered under other names, because theirs are taken: think as mine_think"
+RENAMED = "tools are offered under other names, because their own are in use: think as mine_think"
 
 
 class Counter(SkillFactory, SkillSession):

@@ -243,7 +243,7 @@ def test_what_a_stand_in_costs_is_reserved_and_its_price_must_be_known_before_an
     first = model("first", [fail(529, name="Overloaded", retry_after=0, repeat=True)])
     cheap = Price(name="first/a", input=0, output=0)
     used = host(bench, first, model("second", []), prices=(cheap,), budget=Budget(max_cost=0.01))
-    with pytest.raises(Exception, match="what second/b costs is not known"):
+    with pytest.raises(Exception, match="the price of second/b is not known"):
         wait_for(used.run("a", "q"))
     assert not first.requests
     dear, seen = Price(name="second/b", input=1_000_000, output=1_000_000), Seen()

@@ -117,4 +117,4 @@ def test_a_reply_that_cannot_be_kept_fails_the_run_which_can_be_resumed(bench: B
         error = failed.error or ""
         return failed.status, error, (await host.resume(failed.id)).status
 
-    assert wait_for(run()) == ("stoppedByError", "ValueError: the reply is nested too deep to be kept", "completed")
+    assert wait_for(run()) == ("stoppedByError", "ValueError: the reply is nested too deeply to be stored", "completed")

@@ -37,7 +37,9 @@ def test_what_cannot_go_on_without_an_event_says_how_to_begin_again(bench: Bench
 
 def test_a_job_that_has_begun_is_not_taken_over(bench: Bench) -> None:
     wait_for(crash_before_first_event(bench, CrashPoint("after", 1)))
-    with pytest.raises(UsageError, match="Job dead exists; continue Job dead with a new query, or choose another id"):
+    with pytest.raises(
+        UsageError, match="Job dead exists already; continue Job dead with a new query, or choose another id"
+    ):
         wait_for(bench.host([text("again")], expert("a")).run("a", "q", job_id="dead"))
 
 
@@ -63,7 +65,7 @@ def test_an_id_whose_logs_were_removed_is_not_used_again(bench: Bench) -> None:
     wait_for(bench.host([text("done")], expert("a")).run("a", "q", job_id="dead"))
     (log,) = (bench.workspace / "perstack" / "jobs" / "dead" / "runs").rglob("events.jsonl")
     log.unlink()
-    with pytest.raises(UsageError, match="had events, and its logs are gone: put them back"):
+    with pytest.raises(UsageError, match="had events, and its logs are gone: put them back from a copy"):
         wait_for(bench.host([text("again")], expert("a")).run("a", "q", job_id="dead"))
 
 

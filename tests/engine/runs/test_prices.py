@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.usage import Usage
 from perstack.core.messages.messages import ExpertMessage
-from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.providers_and_prices import Prices
 from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.provider import Generation, PriceList
 from perstack.testing.scripted import ScriptedProvider, text, tool
@@ -54,7 +54,7 @@ def test_prices_are_imported_while_the_first_model_with_published_ones_works() -
     program = (
         "import asyncio, sys\n"
         "from perstack.engine.plugins.registry import load_plugins\n"
-        "from perstack.engine.plugins.providers import Prices\n"
+        "from perstack.engine.plugins.providers_and_prices import Prices\n"
         "providers = load_plugins().providers\n"
         "async def main():\n"
         "    prices = Prices(providers)\n"
@@ -100,7 +100,7 @@ def test_prices_that_cannot_be_had_are_named_once_and_lose_no_reply(bench: Bench
     host = bench.host(Broken([tool("todo", {"newTodos": ["t"]}), text("ok")]), expert("a"))
     job = wait_for(host.run("a", "q"))
     assert (job.status, job.text, job.usage.cost_usd) == ("completed", "ok", None)
-    assert capsys.readouterr().err.count("what models of scripted cost is not known") == 1
+    assert capsys.readouterr().err.count("the prices of models of scripted are unknown") == 1
 
 
 @given(st.permutations([Usage(cost_usd=cost) for cost in (0.1, 0.2, 0.3, 1e-9, None, 12.345678901)]))

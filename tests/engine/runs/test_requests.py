@@ -12,7 +12,7 @@ from hosts import Bench, Seen, crashing, expert, wait_for
 from many_tools import City, mayor
 from request_form import digest_of_request, form
 
-from perstack.audit.verification import Report
+from perstack.audit.verification_report import Report
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.messages.tool_search import SEARCH_TOOL

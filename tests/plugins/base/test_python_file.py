@@ -145,7 +145,10 @@ WRONG = {
         "tools/orders.py:3: tool find: parameter number has no type; annotate it, as in `number: str`",
     ),
     "no docstring": ("async def find(a: int): ...\n", "tools/orders.py:1: tool find: describe it in a docstring"),
-    "stars": ('def find(*a: int):\n    "Find."\n', "tools/orders.py:1: tool find: parameter a cannot be given by name"),
+    "stars": (
+        'def find(*a: int):\n    "Find."\n',
+        "tools/orders.py:1: tool find: parameter a cannot be passed by name",
+    ),
     "one name twice": (
         'def find(a: int):\n    "Find."\n' * 2,
         "tools/orders.py:3: tool find: is already defined in line 1; rename one",

@@ -80,7 +80,7 @@ def test_a_folder_that_holds_the_home_folder_is_refused_before_anything_runs(
     sandbox = Sandbox.model_validate({key: (str(tmp_path),)})
     one = host(tmp_path / "work", {}, expert("a"), env={"HOME": str(tmp_path / "home")}, sandbox=sandbox)
     (tmp_path / "work").mkdir(exist_ok=True)
-    with pytest.raises(UsageError, match=f"`{key}` of \\[sandbox\\] is .* holds your home folder"):
+    with pytest.raises(UsageError, match=f"`{key}` of \\[sandbox\\] is .* contains your home folder"):
         wait_for(one.run("a", "q"))
 
 

@@ -69,7 +69,7 @@ def test_a_description_of_a_tool_that_is_not_there_is_named_on_stderr(bed: Bed) 
     job = wait_for(_host(bed, [tool("echo"), text("ok")], _expert_with("a", server)).run("a", "q", on_event=seen))
     assert job.status == "completed"
     told = [event.message for event in seen.of("skillStderr")]
-    assert told == ["perstack.toml describes a tool ecko that is not there, so its rules are about nothing"]
+    assert told == ["perstack.toml describes a tool ecko, which the skill does not have: rename or remove it"]
 
 
 def test_pick_and_omit_choose_what_the_model_is_offered(bed: Bed) -> None:

@@ -86,7 +86,11 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
     checkpoint = inspector.call("get_job", job=job)["structuredContent"]["checkpoint"]
     assert len(inspector.call("get_checkpoint", checkpoint=checkpoint)["structuredContent"]["messages"]) > 3
     assert [each["id"] for each in inspector.call("list_jobs")["structuredContent"]["jobs"]] == [job]
-    for tool, words in (("answer", "asks nothing"), ("resume_job", "is completed"), ("cancel_job", "nobody drives it")):
+    for tool, words in (
+        ("answer", "asks nothing"),
+        ("resume_job", "is completed"),
+        ("cancel_job", "no process drives it"),
+    ):
         refused = inspector.call(tool, job=job, **({"answer": "x"} if tool == "answer" else {}))
         assert refused["isError"]
         assert words in refused["content"][0]["text"]

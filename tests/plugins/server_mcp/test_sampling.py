@@ -160,4 +160,4 @@ def test_from_the_command_line_there_is_no_such_model(terminal: Terminal) -> Non
     terminal.project(TEAM)
     result = terminal.call("run", "helper", "Say hello", "--provider", "mcp-sampling")
     assert result.code == 2
-    assert "only while perstack serves that over MCP" in result.err
+    assert "only while perstack serves that editor over MCP" in result.err

@@ -249,7 +249,7 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
             assert stopped["status"] == "stoppedByInterrupt"
             result = await editor.call("cancel_job", job=begun["id"])
             assert result.is_error
-            assert "nobody drives it" in texts(result)[0]
+            assert "no process drives it" in texts(result)[0]
             return begun["id"]
 
     job_id = wait_for(work(), 60)

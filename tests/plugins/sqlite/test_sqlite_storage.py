@@ -228,7 +228,7 @@ def test_lists_find_their_jobs_in_the_index_and_sort_nothing(storage: SqliteStor
 def test_a_cursor_beyond_every_time_is_refused(storage: SqliteStorage) -> None:
     wait_for(storage.create_job(JOB))
     for cursor in (f"{2**63}:a", "9" * 5000 + ":a", "²:a", "1:a/b"):
-        with pytest.raises(UsageError, match="not a place in the list of jobs"):
+        with pytest.raises(UsageError, match="not a cursor of the list of Jobs"):
             wait_for(storage.jobs(after=cursor))
 
 

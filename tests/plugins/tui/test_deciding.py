@@ -91,7 +91,7 @@ def test_a_call_is_decided_differently_in_a_branch_where_it_is_shown_whole(bench
             await screen.looks_into("out")
             await screen.sees("asks")
             await screen.press("home", "a")
-            await screen.sees("wants to call writeTextFile", "version 2", "another answer, in a branch, from out-1-")
+            await screen.sees("wants to call writeTextFile", "version 2", "another answer, in a branch from out-1-")
             if "Tab, then" in screen.text():
                 await screen.press("tab")
             await screen.press("y")

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_read_says_why_and_stays_so(bench: Bench) -> 
             await screen.press("tab")
             await screen.sees("❯ Step 2 (newer-1-")
             await screen.press("enter")
-            seen = await screen.sees("Messages", "a newer one has written it")
+            seen = await screen.sees("Messages", "a newer version has written it")
             assert "…" not in seen
 
     wait_for(person())

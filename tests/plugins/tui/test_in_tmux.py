@@ -150,7 +150,7 @@ def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
         win.press("Home")
         win.sees("❯ Step 1 (")
         win.press("a")
-        win.sees("1. Tea", "2. Coffee", "another answer, in a branch, from ")
+        win.sees("1. Tea", "2. Coffee", "another answer, in a branch from ")
         win.type("2")
         win.sees("with another answer", "askUser: Coffee", "completed 4 steps")
         win.press("F2")

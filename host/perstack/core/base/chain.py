@@ -7,7 +7,7 @@ base64url. The hash before the first line is empty.
 
 Because the chain covers digests, a payload can be removed: the line that replaces it has the event's type and id,
 `redacted`, the old digest and hash, and nothing else. The chain does not cover its content; the `redactEvent` that must
-follow it in the log does (`audit/redaction.py`).
+follow it in the log does (`audit/event_redaction.py`).
 """
 
 from __future__ import annotations

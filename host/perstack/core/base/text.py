@@ -35,6 +35,8 @@ def one_line(text: str) -> str:
 
 def plain_text(text: str) -> str:
     """Return the text with lines and tabs, without anything that a terminal obeys."""
+    if text.isascii() and text.isprintable():  # most text: the pattern takes a while to compile
+        return text
     return re.sub(_UNSAFE, "", text)
 
 

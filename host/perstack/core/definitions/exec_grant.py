@@ -42,7 +42,7 @@ UNGRANTED = "the definition does not name exec"  # source of the rule set that a
 REMEDY = '[permissions] allow = ["exec"]'
 """The shortest addition to a definition that grants `exec`."""
 
-ASKS_NOTE = f"exec is not named, so each program asks a person, or runs in a sandbox; to have it run: {REMEDY}"
+ASKS_NOTE = f"exec is not named, so each program needs a person's yes, or a sandbox; to let programs run: {REMEDY}"
 
 
 def exec_grant(
@@ -78,12 +78,12 @@ def _is_about_exec(rule: PermissionRule, skill: str) -> bool:
 
 
 def offers_exec(expert: Expert) -> bool:
-    """Return whether the Expert has the tool at all."""
+    """Return whether the Expert's base skill offers `exec`."""
     return any(is_picked(EXEC, skill.pick, skill.omit) for skill in with_base(expert.skills) if is_base_skill(skill))
 
 
 def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> RuleSet:
-    """Return the rule set that asks about each program of this Expert that no rule of its own or the project allows."""
+    """Return the rule set that asks about each program that no rule of this Expert or the project allows."""
     skill = _base_skill(expert)
     allow = tuple(
         dict.fromkeys(
@@ -95,13 +95,13 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
             and _is_about_exec(read_rule(text), skill)
         )
     )
-    # a name that has no form in a rule: ask about every tool of that name rather than about none
+    # if no rule can spell the skill's name, ask about `exec` of any skill rather than about none
     rule = f"{skill}/{EXEC}" if re.fullmatch(r"[@\w./-]+", skill) else EXEC
     return RuleSet(source=UNGRANTED, expert=expert.key, permissions=Permissions(ask=(rule,), allow=allow))
 
 
 def is_exec(decided: DecidedCall, expert: Expert) -> bool:
-    """Return whether a decided call may be `exec` of the base skill, under any name that it was offered by."""
+    """Return whether a decided call may be `exec` of the base skill, under any name that models are shown."""
     return decided.tool_name.endswith(EXEC) and decided.skill_name == _base_skill(expert)
 
 

@@ -1,13 +1,13 @@
 """Tools with which an Expert changes its own skills and delegates while it runs, and the rules for what it may add.
 
-An Expert is offered those of them that the `pick` of its base skill names. A change is recorded in the result of its
-call (`ExpertChange`), holds from the Run's next generation on, and is folded into `Run.expert`. A new Run begins with
-the definition.
+An Expert has the tools that the `pick` of its base skill names. A change is recorded in the result of its call
+(`ExpertChange`), holds from the Run's next generation on, and is folded into `Run.expert`. A new Run begins with the
+definition.
 
-A model names what is added and never describes it, so that nothing acts which the user of the folder has not agreed to:
+A model names what is added and never describes it, so that nothing can act without the agreement of the folder's user:
 
-- a skill is one that the project declares, for any of its Experts. The Expert that declares it has the same
-  `permissions`, `runtime` and `maskSecrets`: what restricts a skill there would not hold here otherwise;
+- a skill is one that the project declares, for any of its Experts. The Expert that declares it must have the same
+  `permissions`, `runtime` and `maskSecrets`: otherwise restrictions of the skill there would not hold here;
 - a delegate is an Expert of the project that `delegates` could name;
 - an Expert of another file in the workspace may have only effects (`Key.effect`) that the project declares in the
   same words. `run_skills.EXPERT_OF_FILE` reads the file and compares.
@@ -58,17 +58,17 @@ def _identity_if_any(expert: Expert | None) -> Expert | None:
 
 
 class ExpertChange(Record):
-    """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
+    """A change of a Run to its Expert's skills or delegates; it holds from the next generation on."""
 
     tool: ChangingTool
-    name: str  # of the skill, or key of the delegate
-    skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added, without secrets
+    name: str  # name of the skill, or key of the delegate
+    skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added skill, without secrets
     # delegate that the project does not declare, without secrets
     expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 CREATE_EXPERT = "createExpert"
-"""A tool of the original's base skill that is not offered: a model would write the definition."""
+"""A tool of the original's base skill that is not offered: it would let a model write definitions."""
 
 _DESCRIPTIONS: dict[ChangingTool, str] = {
     "addSkill": "Add a skill that the project declares to your own. You have its tools from your next turn on.",
@@ -185,7 +185,7 @@ def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
 
 
 def delegate_to_remove(project: Project, expert: Expert, name: str) -> str:
-    """Return how the Expert's `delegates` name this one, which is given by its key or by its tool's name."""
+    """Return the entry of the Expert's `delegates` for `name`, which is a key or the name of a delegate's tool."""
     entry = _entry_of(project, expert.delegates, name)
     if entry is None:
         raise SkillError(f"you do not delegate to {name!r}{_listing(expert.delegates)}")
@@ -193,7 +193,7 @@ def delegate_to_remove(project: Project, expert: Expert, name: str) -> str:
 
 
 def check_foreign(project: Project, expert: Expert, delegate_expert: Expert) -> None:
-    """Check that an Expert of another file can be a delegate here, apart from what it does on this machine."""
+    """Raise SkillError unless an Expert of another file can be a delegate here. Its effects are not checked."""
     if project.expert(delegate_expert.key) is not None:
         raise SkillError(f"this project has an Expert {delegate_expert.key!r} of its own: rename the other one")
     if delegate_expert.key in expert.delegates:

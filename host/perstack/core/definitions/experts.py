@@ -46,13 +46,14 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     functions_skill,
     is_base_skill,
+    questions_skill,
     with_tools,
 )
 from perstack.core.schemas.result_schemas import result_schema_of
 
 
 class ExpertEvaluator(Record):
-    """An Expert that judges what another has made."""
+    """An Expert that evaluates the result of another."""
 
     expert: NonEmptyText
 
@@ -203,7 +204,7 @@ class ProviderToolOptions(Record):
 
 
 class _Functions:
-    """Annotation of functions of Python: no record has them, so none is read from JSON."""
+    """Annotation of a field with Python functions, which is neither recorded nor read from JSON."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Accept a sequence of functions."""
@@ -214,7 +215,7 @@ class _Functions:
             items = tuple(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else (value,)
             for item in items:
                 if not callable(item):
-                    raise ValueError(f"takes functions, as in tools=[find_order], and not {type(item).__name__}")
+                    raise ValueError(f"takes functions, as in tools=[find_order], not {type(item).__name__}")
             return items
 
         return core_schema.with_info_before_validator_function(check, core_schema.any_schema())
@@ -223,7 +224,7 @@ class _Functions:
 class Expert(SharedKeys):
     """Agent with one purpose. In Python its key may be given as `name`."""
 
-    if TYPE_CHECKING:  # to a type checker each of the two names of the key may be left out
+    if TYPE_CHECKING:  # type checkers must accept an Expert with either of the key's two names
         key: Annotated[str, Rule(wrong_expert_key)] = ""
         name: str = ""
     else:
@@ -329,7 +330,7 @@ class Expert(SharedKeys):
         skill = functions_skill(self.key, self.tools)
         others = tuple(other for other in self.skills if not (isinstance(other, PluginSkill) and other.functions))
         if any(other.name == FUNCTIONS_SKILL for other in others):
-            raise ValueError(f"a skill is called `{FUNCTIONS_SKILL}`, as the one with the functions: rename it")
+            raise ValueError(f"a skill is named `{FUNCTIONS_SKILL}`, like the skill with the functions: rename it")
         object.__setattr__(self, "skills", (*others, skill))
         return self
 
@@ -337,8 +338,8 @@ class Expert(SharedKeys):
     def _with_questions(self) -> Self:
         """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
         asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in with_tools(self.skills))
-        if asks and all(skill.name != QUESTIONS.name for skill in self.skills):
-            object.__setattr__(self, "skills", (*self.skills, QUESTIONS))
+        if asks and all(skill.name != QUESTIONS for skill in self.skills):
+            object.__setattr__(self, "skills", (*self.skills, questions_skill()))
         return self
 
     first_fields: ClassVar = (

@@ -18,8 +18,8 @@ class AgentsMdFile(Record):
 
     path: str  # path relative to the project's top folder
     sha256: str  # digest of the whole file, in hex
-    size: int
-    shown: int | None = None  # bytes shown; None: all
+    size: int  # bytes
+    shown: int | None = None  # number of bytes that the model sees; None: all
     problem: str = Field(default="", exclude_if=falsy)  # reason why the model does not see it; empty if it does
 
 
@@ -65,7 +65,7 @@ def instruction_parts(
     result; `knowledge` are the parts that come from files.
     """
     parts = {
-        "loop": f"{_PREAMBLE}{SEPARATOR}Started at {time}. {_place(directory)}",
+        "loop": f"{_PREAMBLE}{SEPARATOR}Started at {time}. {_directory_line(directory)}",
         "instruction": expert.instruction.strip(),
         "rules": SEPARATOR.join(_skill_rules(expert, is_coordinator)),
     }
@@ -86,10 +86,10 @@ def instruction_parts(
 
 def names_directory(instruction: str, directory: str) -> bool:
     """Return whether an instruction was rendered for this working directory."""
-    return _place(directory) in instruction
+    return _directory_line(directory) in instruction
 
 
-def _place(directory: str) -> str:
+def _directory_line(directory: str) -> str:
     return f"The working directory is {directory}."
 
 

@@ -34,7 +34,7 @@ PauseReason = Literal[
 
 
 def lifecycle_of(status: JobStatus) -> Lifecycle:
-    """Return the lifecycle of a status, in the four words that all long work shares."""
+    """Return the state that corresponds to a status, of the four that all long work shares."""
     match status:
         case "running":
             return "running"

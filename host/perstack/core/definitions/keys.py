@@ -1,4 +1,7 @@
-"""Annotations for keys of definition files; `wrong_…` returns a value's problem as a phrase after its key, or None."""
+"""Annotations for keys of definition files.
+
+A function `wrong_…` returns what is wrong with a value, as a phrase that follows its key, or None.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ EMPTY: Final = "must not be empty"
 KeyEffect = Literal["text", "narrows", "executes", "reads", "writes", "reaches", "pays", "table"]
 """Effect of a key of a definition. `text`: what a model reads, or a choice that costs and opens nothing. `narrows`: a
 limit or a refusal, up to `Key.widens_above`. The next five act on the user's machine, data or account, and have no
-effect before the user has agreed: the key starts a program or lets one run, reads or writes files that are not of the
-definition's folder, reaches an address, or spends more than a limit says. `table`: its tables have them."""
+effect before the user has agreed: the key starts a program or lets one run, reads or writes files outside the
+definition's folder, reaches an address, or spends more than a limit says. `table`: the keys of its tables have them."""
 
 
 def _never(value: object) -> bool:
@@ -61,14 +64,14 @@ class Key:
     effect: KeyEffect
     name: str | None = None  # name in files, if it differs from the recorded name
     is_required: bool = False  # True if files must have the key although recorded definitions need not
-    default: float | None = None  # value in force where no level has one; None if the meaning says what then holds
+    default: float | None = None  # value in force if no level sets one; None if `meaning` says what applies then
     zero_lifts: bool = False  # True if 0 means no limit
-    widens_above: float | None = None  # a limit that is higher, or lifted, spends more: it has the effect `pays`
-    is_path: bool = False  # True if its effect ends where the path, or the address of a file, stays in the folder
-    is_inert: Callable[[object], bool] = _never  # whether a value, or one item of a list, has no effect
+    widens_above: float | None = None  # a limit above this, or none, permits more spending: its effect is `pays`
+    is_path: bool = False  # True if paths, and addresses of files, within the definition's folder have no effect
+    is_inert: Callable[[object], bool] = _never  # returns whether a value, or one item of a list, has no effect
 
     def widens(self, value: object) -> bool:
-        """Return whether a limit allows to spend more than the default does."""
+        """Return whether a limit permits more spending than `widens_above` does."""
         if self.widens_above is None or not isinstance(value, int | float):
             return False
         return value > self.widens_above or (self.zero_lifts and value == 0)
@@ -101,7 +104,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class InText:
-    """Value that files hold as text."""
+    """Annotation of a value that definition files have as text."""
 
     read: Callable[[str], object]  # convert the text. Raises ValueError with a message that follows its key's name
 
@@ -123,7 +126,7 @@ class InText:
 
 @dataclass(frozen=True, slots=True)
 class AsIs:
-    """Field that pydantic does not validate. Building a dataclass validator costs 4 ms at every start."""
+    """Annotation of a field that pydantic does not validate: a dataclass validator costs 4 ms at every start."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Accept any value."""
@@ -135,7 +138,7 @@ def _refusal(words: str) -> PydanticCustomError:
 
 
 def at_least(least: int) -> Rule:
-    """Return a rule with a minimum for numbers; words pass."""
+    """Return a rule with a minimum for numbers; values of other types satisfy it."""
 
     def minimum_problem(value: object) -> str | None:
         return f"must be at least {least}, not {value}" if isinstance(value, int) and value < least else None
@@ -152,13 +155,13 @@ def at_most(max_chars: int) -> Rule:
     return Rule(length_problem, f"at most {max_chars:,} characters")
 
 
-def _empty(value: object) -> str | None:
+def _wrong_emptiness(value: object) -> str | None:
     if isinstance(value, str) and "\0" in value:
         return "must not contain a NUL character: leave it out"
     return None if (value.strip() if isinstance(value, str) else value) else EMPTY
 
 
-NOT_EMPTY: Final = Rule(_empty)  # text without NUL that is not blank, or a list with items
+NOT_EMPTY: Final = Rule(_wrong_emptiness)  # text that is not blank and has no NUL, or a list with items
 
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
@@ -203,9 +206,9 @@ def wrong_delegation(key: str, delegate: str, keys: Container[str]) -> str | Non
 
 
 def hint_for_scoped_key(key: str, keys: Container[str] = ()) -> str:
-    """Return what to do about an unknown Expert whose key has a scope; empty for others.
+    """Return what to do about an unknown Expert whose key has a scope; empty for a key without one.
 
-    `keys` are those of all Experts. A scope that is not among them is taken for a publisher's.
+    `keys` are those of all Experts. A scope that is not among them counts as a publisher's.
     """
     scope = scope_of(key)
     if scope is None:
@@ -216,7 +219,6 @@ def hint_for_scoped_key(key: str, keys: Container[str] = ()) -> str:
 
 
 def wrong_expert_key(key: str) -> str | None:
-    """Return what is wrong with an Expert's key, or None."""
     if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME_CHARS:
         return None
     name, version = key_and_version(key)
@@ -231,44 +233,42 @@ def wrong_expert_key(key: str) -> str | None:
 
 
 def wrong_version(version: str) -> str | None:
-    """Return what is wrong with a semantic version, or None."""
     return None if re.fullmatch(_VERSION, version) else f'must be a semantic version such as "1.0.0", not "{version}"'
 
 
 def wrong_runtime_level(version: str) -> str | None:
-    """Return what is wrong with a `minRuntimeVersion`, or None. A higher level than this runtime's is wrong."""
+    """Refuse a `minRuntimeVersion` that is invalid or higher than `RUNTIME_LEVEL`."""
     level = re.fullmatch(_LEVEL, version)
     if level is None:
         return f'must be a version such as "v1.0", not "{version}"'
     if tuple(int(part or 0) for part in level.groups()) > RUNTIME_LEVEL:
         own_level = ".".join(map(str, RUNTIME_LEVEL[:2]))
-        return f"needs a runtime of {version}, this one is v{own_level}: install a newer one"
+        return f"needs runtime {version}, but this one is v{own_level}: install a newer one"
     return None
 
 
 def wrong_domain(domain: str) -> str | None:
-    """Return what is wrong with a domain, or None. Punycode is refused."""
+    """Refuse what is not a domain, and punycode."""
     if not re.fullmatch(_DOMAIN, domain):
         return "is not a domain: write `example.com`, or `*.example.com` for all below it"
     # a punycode name can look like another domain
     if any(part.casefold().startswith("xn--") for part in domain.split(".")):
-        return "must not be punycode (xn--): only plain ASCII domains are taken"
+        return "must not be punycode (xn--): only plain ASCII domains are accepted"
     return None
 
 
 def wrong_issuer(issuer: str) -> str | None:
-    """Return what is wrong with an issuer's address, or None."""
     is_address = issuer.startswith(("https://", "http://"))
     return None if is_address else "must be an address such as https://auth.example.com"
 
 
 def wrong_entry(entry: str) -> str | None:
-    """Return what is wrong with a `package.module:function`, or None."""
+    """Refuse what is not `package.module:function`."""
     return None if re.fullmatch(_ENTRY, entry) else f'must be "package.module:function", not "{entry}"'
 
 
 def wrong_number(number: float) -> str | None:
-    """Return what is wrong with a number, or None; it must be finite."""
+    """Refuse infinity and NaN."""
     return None if isfinite(number) else "must be a finite number"
 
 
@@ -288,11 +288,11 @@ def wrong_tool_price(dollars: float) -> str | None:
 
 
 def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
-    """Return what is wrong with an anchor, or None. An anchor is `file:PATH`, an https address or a program."""
+    """Refuse what is not `file:PATH`, an https address or a program."""
     from urllib.parse import urlsplit  # few definitions have an anchor
 
     if not isinstance(anchor, str):
-        return None if anchor and anchor[0] else "names no program: the first item of the list is what is run"
+        return None if anchor and anchor[0] else "names no program: the first item of the list must be a program"
     if anchor.startswith("file:"):
         return None if anchor != "file:" else "names no file: write `file:PATH`"
     if not anchor.startswith(("https://", "http://")):
@@ -304,14 +304,14 @@ def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
     except ValueError:
         return "is not an address"
     if has_user:
-        return "must not have a user or a password in it: let a program send, which knows where to find them"
+        return "must not contain a user or a password: name a program instead, which gets them from elsewhere"
     if address.scheme == "http" and host not in _LOOPBACK:
-        return "must be `https://`: what is sent in the clear can be changed on its way"
+        return "must be `https://`: without encryption, what is sent can be changed on its way"
     return None if host else "is not an address: the host is missing"
 
 
 def wrong_key(key: str) -> str | None:
-    """Return what is wrong with a reference to a key, without repeating the text: it may be the key itself."""
+    """Refuse what is not a reference to a key, without repeating the text: it may be the key itself."""
     if re.fullmatch(_VARIABLE, key) or (key.startswith("file:") and key != "file:"):
         return None
     return "must name a file, `file:PATH`, or a variable, `env:NAME`: the key itself does not belong here"
@@ -324,7 +324,7 @@ def schema_of(text: str) -> JsonObject:
     except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from error
     except RecursionError:
-        raise ValueError("is nested too deep: make it flatter") from None
+        raise ValueError("is nested too deeply: make it flatter") from None
     if not isinstance(schema, dict):
         raise ValueError('must be the JSON schema of an object: write {"type": "object", …}')
     if schema.get("type", "object") != "object":

@@ -19,16 +19,15 @@ def as_tuple(value: object) -> object:
 
 
 def wrong_models(models: object) -> str | None:
-    """Return what is wrong with a list of models, or None."""
     if isinstance(models, tuple) and any(not isinstance(name, str) or not name.strip() for name in models):  # pyright: ignore[reportUnknownVariableType]
-        return "must not have an empty name in it"
+        return "must not contain an empty name"
     return None
 
 
 ModelTier = Literal["low", "middle", "high"]
 """Capability of a model, compared with others of its provider. `[models]` may name one for each tier."""
 
-Models = str | tuple[str, ...]  # as its provider spells it, or `models.NAME`; several are fallbacks of the one before
+Models = str | tuple[str, ...]  # name as the provider spells it, or `models.NAME`; each next one is a fallback
 
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
 

@@ -1,7 +1,8 @@
 """Options with which a caller chooses settings of a Run; `Overrides` has a field for each, annotated with it.
 
-They are apart from the fields because the command line shows them without importing pydantic, which takes four times as
-long as `--help`. A new option needs a row here and a field of its name in `Overrides`; a test compares both.
+The options are separate from the fields because the command line shows them without importing pydantic, which takes
+four times as long as `--help`. A new option needs a row here and a field of its name in `Overrides`; a test compares
+both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Permission rules: their syntax, the tables that hold them, approvals, and widenings by a person.
 
-This is the light half, because definitions and events have these types as fields; deciding about calls is
-`perstack.core.permissions`, which is imported lazily.
+Definitions and events have fields of these types, so every start imports this module. Decisions about calls are in
+`perstack.core.permissions`, which is imported when a call is decided.
 
 A widening opens only what it names: its `allow` rules are added and remove the same rule, word for word, from `deny`
-and `ask`; its `default` replaces the one before; its `deny` and `ask` are added. So a `deny` is removed only if
+and `ask`; its `default` replaces the previous one; its `deny` and `ask` are added. So a `deny` is removed only if
 somebody has named it.
 """
 
@@ -53,9 +53,9 @@ class Approval(Record):
     """Person's answer to a call that waits for approval."""
 
     decision: ApprovalDecision
-    rule: str = Field(default="", exclude_if=falsy)  # of a standing decision; empty: calls of an equal digest
-    text: str = Field(default="", exclude_if=falsy)  # additional words for the model
-    changed: JsonObject | None = None  # all arguments of the call that is approved in its place, with `once`
+    rule: str = Field(default="", exclude_if=falsy)  # rule of a standing decision; empty: calls of an equal digest
+    text: str = Field(default="", exclude_if=falsy)  # additional text for the model
+    changed: JsonObject | None = None  # with `once`: all arguments of the call that is approved instead
 
     @property
     def denies(self) -> bool:
@@ -67,14 +67,14 @@ class StandingApproval(Record):
 
     id: str  # id of the event that gave the approval
     call_digest: str
-    leads_to: tuple[str, ...] = ()
+    leads_to: tuple[str, ...] = ()  # resolved paths of the approved call
     rule: str = ""
 
 
 def call_digest(skill_name: str, tool_name: str, args: JsonObject, definition: str = "") -> str:
     """Return the digest of a call: of its skill, tool and arguments, independent of the order of keys.
 
-    `definition` is the digest of the tool's definition, which is part of it for a tool of a server or plugin.
+    `definition`: digest of the tool's definition, which counts too for a tool of a server or plugin.
 
     >>> call_digest("s", "t", {"a": 1, "b": 2}) == call_digest("s", "t", {"b": 2, "a": 1})
     True
@@ -106,7 +106,7 @@ def _sorted(value: JsonValue) -> JsonValue:
 # `perstack.core.permissions.command_patterns`.
 
 DELEGATE = "delegate"
-PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
+PROVIDER = "provider"  # skill name in rules about tools that a model's provider runs: `provider/webSearch`
 
 _GROUPS: dict[str, PathUse] = {"read": "read", "write": "write"}
 _MAX_RULE_CHARS = 4_000
@@ -139,7 +139,7 @@ class PermissionRule:
 
 
 def _weight_of(bare: Glob) -> int:
-    """Return the length before the first wildcard; options in braces are one, as a call may have them or not."""
+    """Return the characters before the first wildcard, or before options in braces, which a call need not have."""
     options = re.search(r"\{\s*[-+]", bare.literal)
     return bare.weight if options is None else options.start()
 
@@ -165,7 +165,6 @@ def read_rule(text: str) -> PermissionRule:
 
 
 def wrong_rule(text: str) -> str | None:
-    """Return what is wrong with a rule, or None."""
     try:
         read_rule(text)
     except ValueError as error:
@@ -210,7 +209,7 @@ Decision = Literal["allow", "ask", "deny"]
 
 _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 
-_ASKED_ANYWAY = "exec"  # the only tool of the base skill that runs unasked only if it is named
+_ASKED_ANYWAY = "exec"  # tool of the base skill that asks a person unless the definition names it
 
 
 def _opens_nothing(value: object) -> bool:
@@ -227,7 +226,7 @@ def _opens_nothing(value: object) -> bool:
 
 
 class Permissions(Record):
-    """Rules as written. Of several tables that apply to a call the strictest decides."""
+    """Rules as written. If several tables apply to a call, the strictest decides."""
 
     default: Annotated[
         Decision | None, Key("decision about calls that match no rule", effect="executes", is_inert=_opens_nothing)
@@ -261,11 +260,10 @@ class RuleSet(Record):
     """Permissions in force for a Run, with their origin."""
 
     source: str  # file and table for display: `perstack.toml [permissions]`
-    expert: str = Field(default="", exclude_if=falsy)  # empty for the project's, which alone opens protected paths
+    expert: str = Field(default="", exclude_if=falsy)  # key; empty for the project, whose rules alone open paths
     permissions: Permissions
-    approved: Annotated[
-        tuple[str, ...], EMPTIED, Field(exclude_if=falsy)
-    ] = ()  # by a person, over the same rule in ask
+    # rules that a person approved; each overrides an equal rule in `ask`
+    approved: Annotated[tuple[str, ...], EMPTIED, Field(exclude_if=falsy)] = ()
 
 
 def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
@@ -278,7 +276,7 @@ RuleSets = Annotated[tuple[RuleSet, ...], Written(_asking)]
 
 
 class Widening(Record):
-    """Rules that a person applies over all that are in force."""
+    """Rules with which a person changes all rule sets in force."""
 
     source: Text  # file that they were read from, for display
     default: Annotated[Decision | None, EMPTIED] = None  # default decision; None keeps the defaults in force
@@ -307,7 +305,7 @@ def apply_widening(rule_set: RuleSet, widening: Widening) -> RuleSet:
 
 
 def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet, ...]:
-    """Apply a widening to all rule sets in force; without project rules it becomes them."""
+    """Apply a widening to all rule sets in force; if none is the project's, add it as one."""
     widened = tuple(apply_widening(rule_set, widening) for rule_set in chain)
     if any(not rule_set.expert for rule_set in chain):
         return widened
@@ -330,12 +328,13 @@ def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet
     return rule_set
 
 
-def begun_under(
-    above: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
+def start_rules(
+    parent_rules: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return a new Run's rules: the parent's, and today's missing there; widenings apply to an Expert's."""
-    missing = not_in_force(today, above, widenings)
-    return (*above, *(apply_widenings(rule_set, widenings) if rule_set.expert else rule_set for rule_set in missing))
+    """Return a new Run's rules: the parent's, and today's missing there, if an Expert's then with the widenings."""
+    missing = not_in_force(today, parent_rules, widenings)
+    added = (apply_widenings(rule_set, widenings) if rule_set.expert else rule_set for rule_set in missing)
+    return (*parent_rules, *added)
 
 
 def not_in_force(
@@ -353,11 +352,15 @@ def not_in_force(
     )
 
 
-def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
-    """Return the parent Run's rules that a Run is missing; `widening` will be applied to the latter next."""
+def missing_from(
+    chain: Sequence[RuleSet], parent_rules: Iterable[RuleSet], widening: Widening | None
+) -> tuple[RuleSet, ...]:
+    """Return the parent's rules that are missing in a Run's `chain`, to which `widening` will be applied next."""
     widened = () if widening is None else apply_widening_to_all(chain, widening)
     existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in (*chain, *widened)]
-    return tuple(rule_set for rule_set in above if (rule_set.expert, rule_set.permissions.written) not in existing)
+    return tuple(
+        rule_set for rule_set in parent_rules if (rule_set.expert, rule_set.permissions.written) not in existing
+    )
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _unknown_status(names: Iterable[str]) -> str | None:
 
 
 class Retention(Record):
-    """`[retention]`: Jobs to remove automatically: a Job that meets all given conditions; without any, none."""
+    """`[retention]`: which Jobs are removed automatically. Each meets all given conditions; without one, none is."""
 
     older_than: Annotated[
         str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`", effect="writes")
@@ -87,18 +87,17 @@ MAX_SCHEDULE_NAME_CHARS = 64
 _NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_SCHEDULE_NAME_CHARS - 1}}}"
 _CRON_FIELDS = 5
 
-Overlap = Literal["skip", "queue"]  # while the previous occurrence's Job is running
+Overlap = Literal["skip", "queue"]  # what happens to an occurrence while the Job of the previous one is active
 
 
 def wrong_schedule_name(name: str) -> str | None:
-    """Return what is wrong with a schedule's name, or None."""
     if re.fullmatch(_NAME, name):
         return None
     return f"is not a valid name: 1 to {MAX_SCHEDULE_NAME_CHARS} of A-Z a-z 0-9 _ -, a letter or digit first"
 
 
 def _wrong_number_of_fields(cron: str) -> str | None:
-    """Check only the number of fields; what they mean is up to the calendar."""
+    """Check only the number of fields; the calendar checks their values."""
     count = len(cron.split())
     if count == _CRON_FIELDS or not count:
         return None
@@ -133,7 +132,7 @@ class Schedule(Record):
 
     @property
     def line(self) -> str:
-        """The time zone and the cron line in one text, which together decide when the schedule occurs."""
+        """The time zone and the cron line in one text: all that decides when the schedule is due."""
         return f"{self.timezone} {' '.join(self.cron.split())}"
 
 
@@ -233,13 +232,13 @@ class Project(SharedKeys):
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key", effect="table")] = Field(
         default_factory=dict
     )
-    recorded_permissions: Permissions | None = None  # of the start of iterations; they hold in addition to today's
+    recorded_permissions: Permissions | None = None  # rules of the time when iterations began, added to today's
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
-    test_commands: tuple[str | tuple[str, ...], ...] = ()  # of the Experts' tests, which are no part of an Expert
-    # Experts that are declared and cannot be used, with the problems
+    test_commands: tuple[str | tuple[str, ...], ...] = ()  # from the Experts' tests, which no Expert has as a field
+    # problems of declared Experts that cannot be used, by key
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
-    # Experts that begin no Job, because a rule or limit may be misspelt, with the problems
+    # problems of Experts that must not begin a Job, because a rule or limit may be misspelt, by key
     unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
 
     first_fields: ClassVar = (
@@ -291,7 +290,7 @@ class Project(SharedKeys):
 
 
 def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
-    """Return these Experts and all that they may delegate to, each once. The project must have the keys."""
+    """Return these Experts and all that they may delegate to, each once. Unknown keys are skipped."""
     experts: dict[str, Expert] = {}
     waiting = list(keys)
     while waiting:

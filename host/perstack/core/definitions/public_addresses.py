@@ -1,7 +1,7 @@
 """Decide whether an IP address is on the public internet; one rule for MCP servers, sandboxes and definitions.
 
-Private, local and reserved addresses are not, nor IPv6 addresses that wrap one of them, nor public-looking addresses at
-which a cloud gives its machines secrets. An address not known to be public counts as private.
+These are not public: private, local and reserved addresses, IPv6 addresses that wrap one of them, and addresses at
+which a cloud gives secrets to its machines. An address that is not known to be public counts as private.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RESERVED = (  # never public. The standard library is not asked: its answer dep
 
 
 def is_public(text: str) -> bool:
-    """Return True if an address and any address it wraps are public. Raises ValueError if it is no address."""
+    """Return whether an address and every address that it wraps are public. Raises ValueError for an invalid one."""
     address = ip_address(text.partition("%")[0])
     return all(map(_is_public_unicast, (address, *_embedded_ipv4(address))))
 

@@ -41,12 +41,12 @@ class SeriesDefinition(SharedKeys):
 
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
-    """Return what is recorded of one of a project's Experts."""
+    """Return the definition to record for one Expert of a project."""
     members = with_delegates(project, (expert.key,))
     if any(picked_changes(base_of(item.skills)) for item in members):  # it may add any Expert, or a skill of any
         members = with_delegates(project, (expert.key, *project.experts))
     experts = tuple(without_secrets(item) for item in members)
-    values = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.without_excluded()}
+    values = {"experts": experts, "provider": _provider_name(project.provider), "chosen": chosen.without_excluded()}
     return SeriesDefinition(**fields_of(project, SeriesDefinition, **values))
 
 
@@ -58,7 +58,7 @@ def restore_project(definition: SeriesDefinition, todays_project: Project) -> Pr
         update={
             **settings,
             "experts": experts,
-            "provider": _setting(definition.provider, todays_project, None),
+            "provider": _todays_setting(definition.provider, todays_project, None),
             "permissions": todays_project.permissions,
             "recorded_permissions": definition.permissions,
             "prices": (*definition.prices, *todays_project.prices),
@@ -82,14 +82,13 @@ def for_queued(definition: _Definition) -> _Definition:
 
 
 def _with_secrets(recorded_expert: Expert, todays_project: Project) -> Expert:
-    now = todays_project.experts.get(recorded_expert.key)
-    return with_secrets(recorded_expert, now).model_copy(
-        update={"provider": _setting(_name(recorded_expert.provider), todays_project, now)}
-    )
+    todays_expert = todays_project.experts.get(recorded_expert.key)
+    provider = _todays_setting(_provider_name(recorded_expert.provider), todays_project, todays_expert)
+    return with_secrets(recorded_expert, todays_expert).model_copy(update={"provider": provider})
 
 
-def _setting(name: str | None, todays_project: Project, expert: Expert | None) -> ProviderSetting | None:
-    """Return today's settings for a provider, the Expert's before the project's; empty settings if neither has any."""
+def _todays_setting(name: str | None, todays_project: Project, expert: Expert | None) -> ProviderSetting | None:
+    """Return today's settings of a provider: the Expert's, else the project's, else empty ones."""
     if name is None:
         return None
     for setting in (None if expert is None else expert.provider, todays_project.provider):
@@ -98,5 +97,5 @@ def _setting(name: str | None, todays_project: Project, expert: Expert | None) -
     return ProviderSetting(provider_name=name)
 
 
-def _name(setting: ProviderSetting | None) -> str | None:
+def _provider_name(setting: ProviderSetting | None) -> str | None:
     return None if setting is None else setting.provider_name

@@ -13,7 +13,7 @@ from perstack.errors import UsageError
 
 LOCAL = "local"  # runtime that confines nothing: programs have the rights of the host's user
 
-SANDBOX = "bubblewrap"  # runtime of programs that nobody could be asked about
+SANDBOX = "bubblewrap"  # runtime for programs if no person can be asked about them
 
 _SIZE = r"(\d{1,15})\s?([KMGT]i?B|B)?"
 _PORT = r"[1-9][0-9]{0,4}"
@@ -36,7 +36,7 @@ def bytes_of(size: str) -> int:
 
 
 def wrong_size(size: str) -> str | None:
-    """Return the problem of a size, as a phrase that follows the name of its key; None if valid."""
+    """Return what is wrong with a size, as a phrase that follows its key; None if it is valid."""
     if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
     return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
@@ -47,11 +47,11 @@ def wrong_folder(path: str) -> str | None:
     if not path.strip():
         return "must name a file or folder"
     if any(char in path for char in "*?["):
-        return f"is a pattern, and each file or folder is to be named: {path}"
+        return f"must not be a pattern: name each file or folder instead of {path}"
     if "\0" in path:
-        return "has a NUL character in it, which no file or folder has"
+        return "must not contain a NUL character: leave it out"
     if path.startswith("~") and path.partition("/")[0] != "~":
-        return f"names the home folder of a user, which is to be written out: {path}"
+        return f"must not name another user's home folder by `~`: write it out instead of {path}"
     return None
 
 
@@ -59,7 +59,7 @@ def wrong_place(destination: str) -> str | None:
     """Return what is wrong with a network destination, or None."""
     host, _, port = destination.partition(":")
     if port and not (re.fullmatch(_PORT, port) and int(port) < 1 << 16):
-        return f"{port} is no port: {destination}"
+        return f"has an invalid port {port}, use 1 to 65535: {destination}"
     if host.casefold() == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
     return wrong_domain(host) or _wrong_address(host)
@@ -75,7 +75,7 @@ def _wrong_address(host: str) -> str | None:
         is_public_host = is_public(host)
     except ValueError:
         return f"is neither a domain nor an address: {host}"
-    return None if is_public_host else f"is not a public address, and for this machine write `localhost:PORT`: {host}"
+    return None if is_public_host else f"is not a public address; for this machine write `localhost:PORT`: {host}"
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
@@ -139,7 +139,7 @@ class SandboxPolicy(Record):
     network: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     memory: int | None = None  # bytes for all programs of the Job together
     processes: int | None = None
-    cpu: float | None = None
+    cpu: float | None = None  # number of processors
     time: int | None = None  # milliseconds
     tmp: int | None = None  # bytes
 
@@ -167,21 +167,21 @@ def narrow_policy(own_policy: SandboxPolicy | None, callers_policy: SandboxPolic
     if len(runtimes) > 1:
         raise UsageError(
             f"a delegate that asks for the runtime {mine.runtime} is called by an Expert whose runtime is"
-            f" {callers_policy.runtime}: give both the same one"
+            f" {callers_policy.runtime}: give both the same runtime"
         )
     policy = SandboxPolicy(
         runtime=next(iter(runtimes), LOCAL),
         writable=_common_paths(mine.writable, callers_policy.writable),
         readable=_common_paths(mine.readable, (*callers_policy.readable, *callers_policy.writable)),
         env=tuple(name for name in mine.env if name in callers_policy.env),
-        network=tuple(_reached(mine.network, callers_policy.network)),
+        network=tuple(_common_destinations(mine.network, callers_policy.network)),
         **{name: _lower_limit(getattr(mine, name), getattr(callers_policy, name)) for name in _LIMITS},
     )
-    # a policy that confines nothing removes nothing: the rest of a table affects only programs in a sandbox
+    # an empty policy confines nothing, like None
     return None if policy == SandboxPolicy() else policy
 
 
-def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
+def _common_destinations(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
     """Yield the delegate's entries that the caller's entries fully cover."""
     allowed = {destination.casefold() for destination in caller}
     for destination in own:
@@ -221,6 +221,6 @@ IGNORED_RUNTIMES = ("docker", "cursor", "claude-code", "gemini")
 
 
 def runtime_of(*names: str | None) -> str:
-    """Return the first runtime that is named, by its plugin's name; `local` if none is."""
+    """Return the plugin name of the first given runtime; `local` without one, or if it is one to ignore."""
     name = next((item for item in names if item is not None), LOCAL)
     return LOCAL if name in (EARLIER_LOCAL, *IGNORED_RUNTIMES) else name

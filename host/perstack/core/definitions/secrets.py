@@ -31,12 +31,12 @@ def without_secrets(expert: Expert) -> Expert:
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
     update: dict[str, object] = {"provider": provider, "skills": tuple(map(skill_without_secrets, expert.skills))}
     if expert.iterate is not None:
-        update["iterate"] = measured_without_secrets(expert.iterate)
+        update["iterate"] = iterate_without_secrets(expert.iterate)
     return expert.model_copy(update=update)
 
 
-def measured_without_secrets(iterate: Iterate) -> Iterate:
-    """Return iteration settings with the secrets of a command masked."""
+def iterate_without_secrets(iterate: Iterate) -> Iterate:
+    """Return iteration settings with the secrets of an evaluation command masked."""
     match iterate.evaluator:
         case str() as line:
             return iterate.model_copy(update={"evaluator": masked_line(line)})
@@ -47,11 +47,13 @@ def measured_without_secrets(iterate: Iterate) -> Iterate:
 
 
 def with_secrets(recorded_expert: Expert, todays_expert: Expert | None) -> Expert:
-    """Return a recorded definition with the secrets of today's skills of equal names."""
+    """Return a recorded definition with the secrets of today's skills, matched by name."""
     if todays_expert is None:
         return recorded_expert
     current = {skill.name: skill for skill in todays_expert.skills}
     skills = tuple(_unmask_skill(skill, current.get(skill.name)) for skill in recorded_expert.skills)
+    if skills == recorded_expert.skills:
+        return recorded_expert  # no copy: each Job that waits would keep its own
     return recorded_expert.model_copy(update={"skills": skills})
 
 
@@ -76,8 +78,8 @@ def _masked_remote(skill: McpSseSkill) -> McpSseSkill:
     oauth = skill.oauth
     if oauth is not None:
         masked = {name: value and _mask(value) for name, value in _oauth_secrets(oauth).items()}
-        place = oauth.identity_endpoint
-        oauth = oauth.model_copy(update={**masked, "identity_endpoint": place and masked_address(place)})
+        endpoint = oauth.identity_endpoint
+        oauth = oauth.model_copy(update={**masked, "identity_endpoint": endpoint and masked_address(endpoint)})
     return skill.model_copy(update={"endpoint": masked_address(skill.endpoint), "headers": headers, "oauth": oauth})
 
 
@@ -97,7 +99,7 @@ def _unmask_skill(skill: AnySkill, today: AnySkill | None) -> AnySkill:
     if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
         secrets = secrets_of(today)
         args = _restore_args(skill.args, today.args, masked_args(today.args), secrets)
-        # a variable that no longer exists has no value
+        # a variable that today's skill does not have gets an empty value
         now = {name: today.env.get(name, "") for name in skill.env}
         env = _restore_args(
             tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets
@@ -148,7 +150,7 @@ def secrets_of(skill: AnySkill) -> list[str]:
 def _restore_args(
     recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
 ) -> tuple[str, ...]:
-    """Restore secrets by digest; if some are unknown and the texts have today's form, return today's texts."""
+    """Restore secrets by digest. If some are unknown, return today's texts if they differ only in secrets."""
     if not has_masked(recorded):
         return recorded
     secret_by_digest = {digest_of_secret(secret): secret for secret in secrets}

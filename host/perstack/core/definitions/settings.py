@@ -2,15 +2,16 @@
 
 A setting is a field of `SharedKeys`, `ContextKeys` or `Budget`, with its type, default, rules and meaning. If a caller
 may choose it, `Overrides` has a field of its name, and `options` its option of the command line; if Runs record it as a
-limit, `Limits` has one. Of a shared key the nearest level counts: caller, Expert, file. Of budgets and permissions all
-levels hold, and a provider is chosen together with the models that were written for it.
+limit, `Limits` has one. For a shared key the nearest level counts: caller, Expert, file. Budgets and permissions hold
+on all levels. A provider is chosen together with the models that were written for it.
 """
 
 # no postponed annotations: pydantic would compile each of them in each class that inherits it
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -33,7 +34,6 @@ KEEP_RECENT = 0.3
 
 
 def wrong_share(share: float) -> str | None:
-    """Return what is wrong with a share of the context window, or None."""
     return None if 0 < share < 1 else f"must be a share of the context window between 0 and 1, not {share}"
 
 
@@ -89,12 +89,12 @@ class ContextPolicy(Record):
     keep_results: int = Field(default=KEEP_RESULTS, exclude_if=lambda value: value == KEEP_RESULTS)  # turns
     keep_recent: float = Field(default=KEEP_RECENT, exclude_if=lambda value: value == KEEP_RECENT)  # share of window
     is_off: bool = Field(default=False, exclude_if=falsy)  # True: the model sees all, and an overflow ends the Run
-    expert: str | None = None  # whose instruction and model write the summaries; None for the Run's own model
+    expert: str | None = None  # key of the Expert that writes the summaries; None for the Run's own model
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
 def apply_compaction(context_policy: ContextPolicy, compaction: Compaction) -> ContextPolicy:
-    """Return the policy with compaction as the caller asked for it."""
+    """Return the policy with the caller's choice of compaction."""
     expert = compaction.expert if isinstance(compaction, CompactionExpert) else None
     return context_policy.model_copy(update={"is_off": compaction == "off", "expert": expert})
 
@@ -193,7 +193,7 @@ class SharedKeys(ContextKeys):
         None
     )
 
-    # fields in the order of a class's JSON, which logs and digests have fixed; all others follow as declared
+    # first fields of a class's JSON, in the order that logs and digests have fixed; all others follow as declared
     first_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -251,9 +251,9 @@ class Limits(Record):
     max_repeats: int | None = None  # maximum consecutive steps with equal calls and equal results; None without a limit
     budget: Budget | None = None
     max_retries: int = MAX_RETRIES
-    timeout: int = TIMEOUT_MS  # for one attempt of a generation
-    retry_timeout: int = RETRY_TIMEOUT_MS  # for one generation including all its retries
-    context: ContextPolicy | None = None  # None in earlier versions' logs: nothing is done about a nearly full context
+    timeout: int = TIMEOUT_MS  # milliseconds for one attempt of a generation
+    retry_timeout: int = RETRY_TIMEOUT_MS  # milliseconds for one generation including all its retries
+    context: ContextPolicy | None = None  # None in logs of earlier versions: a nearly full context is left as it is
 
 
 def lower_budget(first: Budget | None, second: Budget | None) -> Budget | None:
@@ -274,7 +274,7 @@ NOT_RECORDED = "NotRecorded"  # name of the error for a call that the played rec
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
 class Overrides(metaclass=StrictCalls):
-    """Caller's settings over the definitions; None leaves a setting to them. Excluded fields are not recorded."""
+    """Caller's settings, which override the definitions'; None keeps theirs. Excluded fields are not recorded."""
 
     model: Annotated[str | tuple[str, ...] | None, OPTIONS["model"]] = None  # several are fallbacks
     provider: Annotated[str | None, OPTIONS["provider"]] = None
@@ -285,8 +285,8 @@ class Overrides(metaclass=StrictCalls):
     unattended: Annotated[bool, Field(exclude=True), OPTIONS["unattended"]] = False
     open: Annotated[bool, Field(exclude_if=falsy), OPTIONS["open"]] = False
     strict_skills: Annotated[bool, Field(exclude=True), OPTIONS["strict_skills"]] = False
-    widening: Widening | None = Field(default=None, exclude=True)  # over the rules of every started or resumed Run
-    widened_by: By | None = Field(default=None, exclude=True)  # person who asked for it; None for this process's user
+    widening: Widening | None = Field(default=None, exclude=True)  # for the rules of every Run that starts or resumes
+    widened_by: By | None = Field(default=None, exclude=True)  # who asked for `widening`; None: this process's user
     runtime: Annotated[str | None, OPTIONS["runtime"]] = None
     max_cost: Annotated[float | None, OPTIONS["max_cost"]] = None
     max_tokens: Annotated[int | None, OPTIONS["max_tokens"]] = None
@@ -304,13 +304,13 @@ class Overrides(metaclass=StrictCalls):
         if self.recording is not None:
             if self.provider not in (None, RECORDED):
                 raise UsageError(
-                    f"a recording is played on provider {RECORDED}, not on {self.provider}: name one of them"
+                    f"a recording is played by provider {RECORDED}, not by {self.provider}: leave one of the two out"
                 )
             object.__setattr__(self, "provider", RECORDED)
         check_budget(**{name: getattr(self, name) for name in Budget.model_fields})
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
-        """Return the settings of provider `recorded`, with what the caller asked for."""
+        """Return the settings of provider `recorded`, with the caller's choices about the recording."""
         values: JsonObject = {
             "recording": self.recording,
             "tools": self.recorded_tools,
@@ -321,11 +321,11 @@ class Overrides(metaclass=StrictCalls):
 
     @property
     def names_recording(self) -> bool:
-        """True if the caller named the recording to play: only then its answers of a person count."""
+        """True if the caller named the recording to play: only then may it answer for a person."""
         return self.recording is not None
 
     def without_live_tools(self, setting: ProviderSetting) -> ProviderSetting:
-        """Return the setting of a provider; of `recorded` without `tools` if the caller did not name the recording.
+        """Return a provider's setting; for `recorded` without `tools`, unless the caller named the recording.
 
         A recording that a definition names must not choose which programs it starts.
         """
@@ -335,7 +335,7 @@ class Overrides(metaclass=StrictCalls):
         return setting.model_copy(update={"setting": values})
 
     def budget_over(self, budget: Budget | None) -> Budget | None:
-        """Return a budget with the caller's limits in place of its limits."""
+        """Return the budget with the limits that the caller chose."""
         limits = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
         return (budget or Budget()).model_copy(update=limits) if limits else budget
 
@@ -343,22 +343,22 @@ class Overrides(metaclass=StrictCalls):
     def chosen(self) -> tuple[str, ...]:
         """The names of the settings that the caller chose, as `startRun` has them; resuming repeats these."""
         repeated = (name for name, option in options().items() if option.is_repeated)
-        return tuple(to_camel(name) for name in repeated if not _is_open(getattr(self, name)))
+        return tuple(to_camel(name) for name in repeated if not _is_unset(getattr(self, name)))
 
     def without_excluded(self) -> Self:
         """Return a copy without the fields that are not recorded."""
         return type(self)(**_dump_overrides(self))
 
     def filled(self, **earlier: Any) -> Self:
-        """Return a copy in which `earlier` values fill what this one leaves open."""
-        return replace(self, **{name: value for name, value in earlier.items() if _is_open(getattr(self, name))})
+        """Return a copy that has the `earlier` values of fields that are unset here."""
+        return replace(self, **{name: value for name, value in earlier.items() if _is_unset(getattr(self, name))})
 
     def or_else(self, earlier: Self) -> Self:
-        """Return a copy in which recorded values of `earlier` fill what this one leaves open."""
+        """Return a copy that has the recorded values of `earlier` for fields that are unset here."""
         return self.filled(**_dump_overrides(earlier))
 
 
-def _is_open(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     return value is None or value is False or value == ""
 
 
@@ -378,9 +378,32 @@ def check_budget(max_cost: float | None, **limits: int | None) -> None:
 
 
 @cache
-def _form() -> TypeAdapter[Overrides]:
+def _adapter() -> TypeAdapter[Overrides]:
     return TypeAdapter(Overrides)
 
 
 def _dump_overrides(overrides: Overrides) -> dict[str, Any]:
-    return cast("dict[str, Any]", _form().dump_python(overrides))
+    return cast("dict[str, Any]", _adapter().dump_python(overrides))
+
+
+# Records that many Jobs keep, such as the definition of their Expert and its tools.
+
+_INTERNED: WeakValueDictionary[tuple[type, bytes], Record] = WeakValueDictionary()
+"""Equal records are one, because none is ever changed; an entry ends with the last Job that keeps its record."""
+
+_R = TypeVar("_R", bound=Record)
+
+
+def intern_record(record: _R) -> _R:
+    """Return an equal record that is kept already; without one this record, which later calls return."""
+    earlier = cast("_R", _INTERNED.setdefault((type(record), record.to_json()), record))
+    return earlier if earlier == record else record  # values that JSON leaves out may differ
+
+
+_NAME_SETS: dict[type, set[str]] = {}
+
+
+def with_shared_names(record: _R) -> _R:
+    """Return the record with a set of its fields' names that its class shares: pydantic's own takes up to 2 KB each."""
+    names = _NAME_SETS.setdefault(type(record), set(type(record).model_fields))
+    return record.model_construct(names, **dict(record))

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -68,7 +69,7 @@ PathUse = Literal["read", "write"]  # what a tool does with a path; also the rul
 
 
 def path_uses(subject: Subject, argument: str, effect: Effect) -> tuple[PathUse, ...]:
-    """Return whether a tool reads or writes the paths in an argument: both, if it has effects and declares neither."""
+    """Return how a tool uses the paths in an argument: both ways, if it declares neither and is not read-only."""
     uses: list[PathUse] = []
     if argument in subject.reads:
         uses.append("read")
@@ -80,7 +81,7 @@ def path_uses(subject: Subject, argument: str, effect: Effect) -> tuple[PathUse,
 
 
 def named_arguments(subject: Subject | None, args: JsonObject) -> JsonObject:
-    """Return the arguments of a call under the names that the tool's schema and permission rules have."""
+    """Return the arguments of a call under the names in the tool's schema and in permission rules."""
     return snake_cased(args) if subject is not None and subject.any_case else args
 
 
@@ -101,14 +102,14 @@ class ToolSpec(Record):
 
 
 CATALOGUE_STAGE, ARGUMENTS_STAGE, RULES_STAGE = "catalogue", "arguments", "rules"
-"""Names of the stages whose verdicts the other fields of a `DecidedCall` tell apart."""
+"""Names of the stages that `DecidedCall.stage` need not record, because other fields show which one decided."""
 
 
 class Strictness(IntEnum):
     """Verdicts on a call, from the mildest to the strictest."""
 
     ALLOWED = 0
-    APPROVED = 1  # for the whole Job
+    APPROVED = 1  # by an approval for the whole Job
     ASKED = 2
     DENIED = 3
 
@@ -130,7 +131,7 @@ class DecidedCall(Record):
     target: str | None = None
     rule: Text = Field(default="", exclude_if=falsy)
     asks: bool = Field(default=False, exclude_if=falsy)  # True if a person must approve the call before it runs
-    # protected paths that a rule names (relative)
+    # protected paths, relative to the workspace, that a rule opens for this call
     opens: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     approved_by: str = Field(default="", exclude_if=falsy)  # id of the event with the Job-wide approval that covers it
     # Resolved paths by the path as written, for paths that rules were asked about and that a link led to other places.
@@ -138,7 +139,7 @@ class DecidedCall(Record):
         default_factory=dict[str, tuple[str, ...]], exclude_if=falsy
     )
     definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition; empty for the host's tools
-    changed: str = Field(default="", exclude_if=falsy)  # why that definition is not agreed to, so that each call asks
+    changed: str = Field(default="", exclude_if=falsy)  # why nobody has agreed to `definition`, so that each call asks
     # stage that refused the call or has a person asked; empty if `decider` follows from the other fields
     stage: str = Field(default="", exclude_if=falsy)
 
@@ -162,9 +163,9 @@ class DecidedCall(Record):
 
 
 def without_verdict(decided: DecidedCall) -> DecidedCall:
-    """Return a decided call as it was before any stage but the first two judged it.
+    """Return a decided call with the verdicts of the first two stages alone.
 
-    A refused call keeps no kind: one of a skill `delegate/…` is taken for a delegation, any other for a tool's.
+    A refused call has lost its kind: with a skill `delegate/…` it counts as a delegation, otherwise as a tool's call.
     """
     kind: ToolKind = "delegate" if decided.skill_name.startswith("delegate/") else "tool"
     plain: dict[str, object] = {"rule": "", "stage": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
@@ -190,8 +191,8 @@ BASE_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Tools of the base skill by the name of their group, for `pick` and `omit` of a definition file.
 
-A file's groups are read as the names of their tools, so that records, rules and agreements have these. A test compares
-the groups with the tools that the skill declares.
+Reading a file replaces groups by the names of their tools, so that records, rules and agreements contain no groups. A
+test compares the groups with the tools that the skill declares.
 """
 
 ChangingTool = Literal["addSkill", "removeSkill", "addDelegate", "removeDelegate", "addDelegateFromConfig"]
@@ -421,7 +422,6 @@ MAX_SKILL_NAME_CHARS = 64
 
 
 def wrong_skill_name(name: str) -> str | None:
-    """Return what is wrong with the name of an Agent Skill, or None."""
     plain = unicodedata.normalize("NFKC", name)
     if not plain:
         return "must not be empty"
@@ -430,9 +430,9 @@ def wrong_skill_name(name: str) -> str | None:
     if plain != plain.lower():
         return f"must be in lower-case letters, not `{plain}`"
     if not all(char.isalnum() or char == "-" for char in plain):
-        return f"must be of letters, digits and hyphens alone, not `{plain}`"
+        return f"must consist of letters, digits and hyphens, not `{plain}`"
     if plain.startswith("-") or plain.endswith("-") or "--" in plain:
-        return f"must have its hyphens between letters, one at a time, not `{plain}`"
+        return f"must have single hyphens, and none at its start or end, not `{plain}`"
     return None
 
 
@@ -445,12 +445,12 @@ class AgentSkill(Record):
         _Filled, Key("folder of the SKILL.md, relative to this file", effect="reads", is_path=True)
     ]  # absolute after reading
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
-    digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `digest_of_files`
+    digest: str = Field(default="", exclude_if=falsy)  # digest of its files at that time
     is_found: bool = Field(default=False, exclude=True)  # True if only a pattern names it: it is skipped if unusable
 
 
-# Functions that a program gives to an Expert. A definition records their names alone: whoever resumes its Runs gives
-# them again.
+# Functions that a Python program gives to an Expert. A definition records only their names: a program that resumes its
+# Runs must give the functions again.
 
 OWN_FUNCTIONS = 'for functions of your own write `file = "tools.py"` in place of `plugin`, or Expert(…, tools=[…])'
 """Remedy for a plugin that is not installed."""
@@ -489,16 +489,21 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
     offering = with_tools(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
-    return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]
+    return [_undeclared_base(), *offering]
+
+
+@cache
+def _undeclared_base() -> McpStdioSkill:
+    return McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)
 
 
 def base_of(skills: Iterable[AnySkill]) -> Skill:
-    """Return the base skill as it is declared, or as every Expert has it."""
+    """Return the base skill as it is declared, or else the default that every Expert has."""
     return next(skill for skill in with_base(skills) if is_base_skill(skill))
 
 
 def picked_changes(base: Skill) -> tuple[ChangingTool, ...]:
-    """Return the tools for changes of the Expert that the `pick` of a base skill names."""
+    """Return the tools for changing the Expert that a base skill's `pick` names and `omit` does not remove."""
     return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
 
@@ -539,7 +544,7 @@ def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
     for tool in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
         spec = by_name.get(tool.name)
         if spec is None:
-            yield f"perstack.toml describes a tool {tool.name} that is not there, so its rules are about nothing"
+            yield f"perstack.toml describes a tool {tool.name}, which the skill does not have: rename or remove it"
             continue
         properties = spec.input_schema.get("properties")
         arguments = properties if isinstance(properties, dict) else {}
@@ -589,14 +594,15 @@ _SCHEMA: JsonObject = {
     "required": ["question"],
 }
 
-QUESTIONS = InteractiveSkill(
-    name="@perstack/ask",
-    tools=(
-        InteractiveTool(
-            name=ASK_USER,
-            description="Ask the person whom you work for a question, and wait for the answer. Ask only what you cannot"
-            " find out or decide yourself, one question at a time.",
-            input_schema=_SCHEMA,
-        ),
-    ),
-)
+QUESTIONS = "@perstack/ask"
+
+
+def questions_skill() -> InteractiveSkill:
+    """Return the skill with `askUser`."""
+    ask_user = InteractiveTool(
+        name=ASK_USER,
+        description="Ask the person whom you work for a question, and wait for the answer. Ask only what you cannot"
+        " find out or decide yourself, one question at a time.",
+        input_schema=_SCHEMA,
+    )
+    return InteractiveSkill(name=QUESTIONS, tools=(ask_user,))

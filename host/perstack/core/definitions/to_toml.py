@@ -26,7 +26,7 @@ def toml_of(record: Record) -> str:
 
     table = {name: value for name, value in _table(record).items() if name not in _OMITTED_KEYS}
     pretty = tomli_w.dumps(table, multiline_strings=True)
-    # text with carriage returns would change in a text of several lines
+    # a multi-line string would change carriage returns
     return pretty if tomllib.loads(pretty) == table else tomli_w.dumps(table)
 
 
@@ -34,8 +34,8 @@ def _table(record: Record) -> dict[str, object]:
     if isinstance(record, PluginSkill) and record.functions:
         names = ", ".join(record.functions)
         raise UsageError(
-            f"{names}: a function of Python cannot be written as TOML; put it into a file, and name it as"
-            ' `type = "pluginSkill"` and `file`'
+            f"{names}: a Python function cannot be written as TOML; put it into a file, and declare that as a skill"
+            ' with `type = "pluginSkill"` and `file`'
         )
     keys = {name: (field, key) for name, field in type(record).model_fields.items() if (key := _key_of(field))}
     if not keys:  # a table that is the value of a key, such as `workspace`

@@ -2,7 +2,7 @@
 
 A definition is everything that a model is shown or a permission rule is decided by: name, description, input schema,
 effect (a server's annotations), kind, and the meaning of arguments. A server's output schema is not part of it: the
-host only compares results with it, and the text that a violation may quote is one that the result could have had.
+host only checks results with it, and a violation can quote nothing that a result could not contain as well.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def unrecorded(current: Definitions, recorded: Definitions) -> dict[str, dict[st
 
 
 def definition_diff(old: ToolSpec | None, new: ToolSpec | None) -> tuple[str, ...]:
-    """Return the lines that differ, each after `- ` or `+ `. None: the tool is not there, or nobody knows its text."""
+    """Return the lines that differ, each after `- ` or `+ `. None: there is no tool, or its definition is unknown."""
     return text_diff("" if old is None else _text(old), "" if new is None else _text(new))
 
 

@@ -1,1 +1,1 @@
-"""Snapshots of a workspace: trees of folders named by digests, their diffs, and rules of what is ignored. Pure."""
+"""File names, globs of paths, line diffs and edits of texts, without access to files."""

@@ -30,16 +30,16 @@ STATE_CONTENT = frozenset(
         *("heads", "headsoftasks", "headsofseries", "headsofschedules", ".blobs", ".origins", ".programs", ".rewinds"),
     }
 )
-"""Names in a state folder of what a host acts on: a folder for each kind of log, and its own records."""
+"""Names in a state folder that a host acts on: a folder for each kind of log, and the host's own records."""
 _SAMPLE_SUFFIXES = frozenset({"example", "sample", "template", "dist"})
-"""Suffixes of sample files of variables, which are there to be copied and contain no keys."""
+"""Suffixes of sample files of variables, which are meant to be copied and contain no keys."""
 
 
 def protected_by_name(parts: Parts, *, change: bool = False) -> str | None:
-    """Return what a path leads to or into if its names alone protect it; None otherwise. The names must be folded.
+    """Return a noun for what a path leads to or into, if its folded names alone protect it; None otherwise.
 
-    `change`: include what may be read but not changed. Nothing inside `.git` may be: a new `commondir` or `objects`
-    makes git execute what another folder says.
+    `change`: also protect what may be read but not changed. Nothing inside `.git` may be changed: a new `commondir` or
+    `objects` makes git execute what another folder says.
     """
     for index, name in enumerate(parts):
         if _holds_variables(name):
@@ -79,7 +79,7 @@ def is_definition(name: str) -> bool:
 
 
 def is_git_link(name: str) -> bool:
-    """Return True if a file of this name could name a repository, and so the hooks that run, or is its folder."""
+    """Return True for `.git`: a folder of this name is a repository, and a file names one, with the hooks that run."""
     return fold_case((name,))[0] in _GIT_LINKS
 
 
@@ -104,7 +104,7 @@ def matches_pattern(parts: Sequence[str], pattern: Sequence[str]) -> bool:
         positions = {
             next_position
             for position in _skip_double_stars(positions, pattern)
-            for next_position in _steps(part, pattern, position)
+            for next_position in _next_positions(part, pattern, position)
         }
     return len(pattern) in _skip_double_stars(positions, pattern)
 
@@ -134,7 +134,7 @@ def _skip_double_stars(positions: set[int], pattern: Sequence[str]) -> set[int]:
     return reachable
 
 
-def _steps(part: str, pattern: Sequence[str], position: int) -> tuple[int, ...]:
+def _next_positions(part: str, pattern: Sequence[str], position: int) -> tuple[int, ...]:
     if position == len(pattern):
         return ()
     if pattern[position] == "**":
@@ -161,7 +161,7 @@ def parse_spelling(text: str) -> bytes:
     """Return the name for a spelling. Raises ValueError if `spell` would not produce it."""
     name = _ESCAPE.sub(_unescape, text.encode())
     if spell(name) != text:
-        raise ValueError("this is not how a name is spelled")
+        raise ValueError("this is not a valid spelling of a file name")
     return name
 
 
@@ -196,17 +196,17 @@ def is_path(path: bytes) -> bool:
 def checked_path(text: str) -> str:
     """Return the spelling of a path. Raises ValueError unless `is_path` accepts it."""
     if not is_path(parse_spelling(text)):
-        raise ValueError("this is no path of a file below a folder")
+        raise ValueError("this is not the path of a file below a folder")
     return text
 
 
 StoredPath = Annotated[str, AfterValidator(checked_path)]
-"""A path in a file of ours (a log, a journal, a list of files), relative to a folder, as `spell` writes it."""
+"""A path as logs, journals and lists of files have it: relative to a folder, in the form of `spell`."""
 
 
 def _checked_staging(text: str) -> str:
     if re.fullmatch(rf"{re.escape(STAGING_PREFIX)}[0-9a-f]{{12}}", text) is None:
-        raise ValueError("this is no name that a rewind gives its folder")
+        raise ValueError("this is not the name of a rewind's folder")
     return text
 
 

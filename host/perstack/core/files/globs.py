@@ -72,7 +72,7 @@ class Glob:
         return self.literal.endswith(" ") and line == self.literal[:-1]
 
     def matches_path(self, path: str, *, is_strict: bool) -> bool:
-        """Return True if a path matches. `is_strict`: ignore case, and match all in a folder that the glob names."""
+        """Return True if a path matches. `is_strict`: ignore case, and match all files in a folder that it names."""
         names = self.text.strip()
         folded = folded_path(path) if is_strict else path
         engine = compile_pattern(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
@@ -80,8 +80,8 @@ class Glob:
             return is_strict  # an invalid glob allows nothing, and always denies
         return engine.search(folded.encode("utf-8", "replace")) is not None
 
-    def is_around(self, folder: str) -> bool:
-        """Return True if the glob names something inside the folder, which changes with the folder."""
+    def names_something_in(self, folder: str) -> bool:
+        """Return True if the glob names something inside the folder, so that a change of the folder affects it."""
         names = folded_path(_plain(self.text.strip()))
         literal = re.split(r"[*?\[]", names)[0]
         return folder == "." or literal.startswith(f"{folded_path(folder)}/")

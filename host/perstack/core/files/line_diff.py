@@ -1,7 +1,7 @@
-"""Line diffs of two texts and of the files of two trees, in bounded time for any content.
+"""Line diffs of two texts, in bounded time for any content.
 
-`difflib` searches equal lines and consumes an `Effort`. Once it is used up, the rest counts as replaced as a whole: a
-longer diff, but a correct one.
+`difflib` searches equal lines and consumes an `Effort`. Once that is used up, the remaining lines count as replaced:
+the diff is longer, but correct.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Effort:
 
 
 class Match(NamedTuple):
-    """Equal lines: their first line in the old text and in the new one, and their number."""
+    """A stretch of equal lines."""
 
-    old: int
-    new: int
-    size: int
+    old: int  # index of its first line in the old text
+    new: int  # index of its first line in the new text
+    size: int  # number of lines
 
 
 class Hunk(NamedTuple):
     """Changes that are close together, with the lines around them."""
 
-    old: int  # first line of the old text that it shows, from 1; the line before if it shows none
+    old: int  # number of the first old line that it shows, from 1; of the line before if it shows none
     old_size: int
     new: int
     new_size: int
@@ -158,9 +158,6 @@ _BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them 
 
 def is_text(data: bytes) -> bool:
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
-
-
-# Diffs of files between two trees.
 
 
 def as_text(line: bytes) -> str:

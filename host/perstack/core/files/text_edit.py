@@ -13,7 +13,7 @@ _LF = b"\n"
 class Replacement:
     """A piece of a file that an edit replaces, in the file's own line endings."""
 
-    at: int  # first byte of the piece
+    at: int  # offset of the piece in bytes
     old: bytes
     new: bytes
 
@@ -23,7 +23,7 @@ class Replacement:
 
 
 def replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacement:
-    """Return how the only occurrence of `old` is replaced. Raises SkillError if there is not exactly one."""
+    """Return the replacement of the only occurrence of `old`. Raises SkillError if there is not exactly one."""
     if not old:
         raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
     if old == new:

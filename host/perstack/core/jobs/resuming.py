@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.experts import Expert
@@ -12,12 +12,14 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, apply_compaction
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events.lifecycle import ResumeReason
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, GiveAnswer, Start
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events.lifecycle import ResumeReason
 
 
 @dataclass(frozen=True, slots=True)

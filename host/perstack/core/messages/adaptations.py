@@ -6,10 +6,10 @@ is adapted and the request repeated. Each adaptation is recorded by `adaptReques
 Run to that model, and is never taken back: a rung is climbed at most once, so the ladder ends. Other Runs of the Job
 record what holds for them too (`shared_adaptations`) before they ask that model.
 
-A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
-leaves out tools (`offered_tools`). Providers adapt messages before a codec sees them (http_providers/
-adapted_messages.py); fields and the schemas of tools are adapted by the codec, which knows its format. Change together:
-a new kind of part with `words`, `problem_of` and the codecs that write it.
+A provider names the parts (`Provider.adapt`), and applies the adaptations of each request. The host leaves out tools
+(`offered_tools`). Providers adapt messages before a codec sees them (http_providers/adapted_messages.py); fields and
+the schemas of tools are adapted by the codec, which knows its format. Change together: a new kind of part with `words`,
+`problem_of` and the codecs that write it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from perstack.core.messages.messages import BlobPart, Message, blobs_of
 RequestPart = Literal["field", "tool", "providerTool", "media", "thinking"]
 AdaptedForm = Literal["plain", "omitted", "replaced"]
 
-MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
+MAX_RUNGS = 5  # maximum adapted requests in one generation: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
-ANY_IMAGE, ANY_DOCUMENT = "image", "document"  # names of adaptations of all media of a kind, later ones too
+ANY_IMAGE, ANY_DOCUMENT = "image", "document"  # names of adaptations of all media of a kind, including later ones
 ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later replies, too
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
@@ -39,8 +39,8 @@ _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document
 class Adaptation(Record):
     """One part of a request, and the form in which it is sent from now on.
 
-    `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document, or `ANY_IMAGE` or
+    `name` identifies the part: the name of a field in the wire format, such as `stream_options` or `messages.content`;
+    the name of a tool, the Run's or the provider's; the sha256 of an image or document, or `ANY_IMAGE` or
     `ANY_DOCUMENT`. `thinking` lists what is left out in `thoughts`, or has the name `ANY_THINKING`.
     """
 
@@ -51,12 +51,12 @@ class Adaptation(Record):
     blob: BlobPart | None = Field(default=None, exclude_if=falsy)  # smaller image or document in its place
     reason: Annotated[str, TEXT] = Field(default="", exclude_if=falsy)  # why `blob` is sent
     shared_limit: bool = Field(default=False, exclude_if=falsy)
-    """True if all images and documents of a request were too much together, which says nothing about this one."""
+    """True if a request had too many or too large media in total, which says nothing about this one."""
     definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition, added by the host
-    thoughts: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # digests of parts of replies, which are omitted
+    thoughts: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # digests of omitted parts of replies
 
     def __hash__(self) -> int:
-        """Hash the fields that tell adaptations apart: records have no hash of their own."""
+        """Hash the fields that distinguish adaptations: records have no hash of their own."""
         return hash((self.part, self.form, self.name, self.text, self.thoughts))
 
     @property
@@ -89,7 +89,7 @@ Adaptations = tuple[Adaptation, ...]
 
 
 def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptations:
-    """Return the adaptations that change something: no form twice, and nothing of a part that is left out already."""
+    """Return the named adaptations that are new, each once, and not of a part that is left out already."""
     omitted = {(item.part, item.name) for item in known if item.form == "omitted" and item.part != "thinking"}
     found: list[Adaptation] = []
     for item in named:
@@ -99,7 +99,7 @@ def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptati
 
 
 def problem_of(item: Adaptation) -> str | None:
-    """Return why nothing can be sent as an adaptation says; None if it can."""
+    """Return why an adaptation is invalid, as a noun phrase; None if it is valid."""
     match item.part:
         case "field" if not item.name:
             return "a field without a name"
@@ -118,10 +118,10 @@ def problem_of(item: Adaptation) -> str | None:
 def shared_adaptations(
     learned: Sequence[Adaptation], tools: Iterable[ToolSpec], messages: Iterable[Message]
 ) -> Adaptations:
-    """Return what other Runs of a Job have learned about an endpoint that holds for these tools and messages too.
+    """Return the adaptations learned by other Runs of a Job that apply to these tools and messages too.
 
-    Thinking is of one Run's replies, unless the endpoint takes none of any reply. What exceeded the limits of a whole
-    request may fit another one.
+    Omitted thinking belongs to one Run's replies, unless the endpoint accepts no thinking at all. Media that exceeded
+    the limits of a whole request may fit another one.
     """
     kinds = {item.part for item in learned}
     tools_here = {(spec.name, definition_digest(spec)) for spec in (tools if "tool" in kinds else ())}
@@ -169,7 +169,7 @@ def offered_tools(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tupl
 
 
 def in_words(adaptations: Adaptations) -> str:
-    """Return the adaptations as one phrase; of many the first ones."""
+    """Return the adaptations as one phrase, at most `MAX_LISTED` of them."""
     phrases = list(dict.fromkeys(item.words for item in adaptations))
     rest = len(phrases) - MAX_LISTED
     return ", ".join(phrases[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
@@ -179,7 +179,7 @@ MAX_LISTED = 5  # adaptations of one event that are named in a line
 
 
 def media_adaptation(part: BlobPart, adaptations: Mapping[str, Adaptation]) -> Adaptation | None:
-    """Return how an image or document is sent, of the adaptations of media by their names; None: as it is."""
+    """Return the adaptation of an image or document, from media adaptations by name; None if it is sent unchanged."""
     kind = ANY_DOCUMENT if part.mime_type == PDF else ANY_IMAGE
     is_of_kind = kind == ANY_DOCUMENT or part.mime_type.startswith("image/")
     return adaptations.get(part.sha256) or (adaptations.get(kind) if is_of_kind else None)

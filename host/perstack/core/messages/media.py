@@ -1,7 +1,7 @@
 """Types of images and documents, and the limits that an endpoint has for them.
 
-The bytes tell the type, never a declaration: a provider refuses a request with a wrong one. The feature `media`
-reads the rest of a header, once a message has an image or a document.
+The type is read from the bytes, never from a declaration: a provider refuses a request with a wrong type. The feature
+`media` reads the rest of a header when a message has an image or a document.
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ class MediaLimits:
     max_request_bytes: int | None = None
 
     def max_side(self, images: int) -> int | None:
-        """Return the maximum pixels a side in a request with so many images."""
+        """Return the maximum pixels per side in a request with this number of images."""
         is_many = self.many_images is not None and images > self.many_images
         return self.max_side_pixels_of_many if is_many else self.max_side_pixels

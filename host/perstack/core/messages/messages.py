@@ -13,7 +13,7 @@ from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 
 
 class TextPart(Record):
-    """A text by a person, a model or a tool."""
+    """A text from a person, a model or a tool."""
 
     type: Literal["textPart"] = "textPart"
     text: Text
@@ -38,7 +38,7 @@ class BlobPart(Record):
 
 
 class ToolCallPart(Record):
-    """A call by the model. `raw_args`: the text in place of a JSON object, `args` is empty then."""
+    """A call by the model. `raw_args`: the arguments as text if they are no JSON object; then `args` is empty."""
 
     type: Literal["toolCallPart"] = "toolCallPart"
     tool_call_id: str
@@ -64,7 +64,7 @@ class ProviderToolPart(Record):
 
     @property
     def is_rest(self) -> bool:
-        """True for the result of a use in the paused reply before."""
+        """True if this part has only the result, of a use in the previous, paused reply."""
         return bool(self.result) and not self.args
 
     @property
@@ -136,7 +136,7 @@ class ExpertMessage(Record):
 
     @property
     def readable(self) -> str:
-        """The text parts and what the provider's tools have found, for models of other vendors."""
+        """The text parts and the results of the provider's tools, for models of other vendors."""
         parts = (part for part in self.contents if isinstance(part, TextPart | ProviderToolPart))
         return "".join(part.text if isinstance(part, TextPart) else f"{part.shown}\n" for part in parts)
 
@@ -190,7 +190,7 @@ def _may_have_floats(message: Message) -> bool:
 
 _NO_FLOATS = (str, int, bool, type(None))
 
-NO_MESSAGES = bytes(32)
+NO_MESSAGES = bytes(32)  # digest of an empty history
 
 _BYTES_PER_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
 _IMAGE_TOKENS = 1_600
@@ -237,7 +237,7 @@ class History(Sequence[Message]):
     not grow with the length of a Run, and a branch never sees another's messages. Digests are shared too: each message
     is hashed once for all versions.
 
-    Each message has a place: the id of the event that brought it, or of the last one if there were several.
+    Each message has a place: the id of the event that added it, or of the last one if several did.
     """
 
     __slots__ = ("_items", "_length", "_places", "_sums")
@@ -271,7 +271,7 @@ class History(Sequence[Message]):
         return result
 
     def place(self, index: int) -> str:
-        """Return the event id of a message; empty if no event brought it."""
+        """Return the event id of a message; empty if no event added it."""
         if not 0 <= index < self._length:
             raise IndexError(index)
         return self._places[index]
@@ -301,7 +301,7 @@ class History(Sequence[Message]):
         return self._sum(length).digest
 
     def size(self, length: int) -> int:
-        """Return the first `length` messages' bytes as JSON: at least their tokens, but for images and documents."""
+        """Return the bytes of the first `length` messages as JSON, not fewer than their tokens except for media."""
         return self._sum(length).size
 
     def blobs(self, length: int) -> int:
@@ -351,9 +351,9 @@ def text_of(contents: Iterable[ResultContent]) -> str:
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply as it can be stored: data of vendors is bounded, calls with wrong arguments are refused.
+    """Return the reply in a form that can be stored: vendor data is bounded, and unusable arguments are replaced.
 
-    Raises ValueError if data of a vendor are nested too deep.
+    Raises ValueError if vendor data is nested too deep.
     """
     reply = _with_small_opaque(_with_storable_data(reply))
     problems = {
@@ -371,7 +371,7 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
 
 
 def _with_storable_data(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply with data of vendors as JSON has them: servers in Python send NaN."""
+    """Return the reply with vendor data as JSON can hold it: servers in Python send NaN."""
     parts = tuple(_with_storable(part) for part in reply.contents)
     return reply if parts == reply.contents else reply.model_copy(update={"contents": parts})
 
@@ -390,13 +390,13 @@ def _with_storable(part: ReplyPart) -> ReplyPart:
 def _storable(value: JsonObject) -> JsonObject:
     """Return the value with null in place of numbers that are not finite. Raises ValueError if it is too deep."""
     if any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value))):
-        raise ValueError("the reply is nested too deep to be kept")
+        raise ValueError("the reply is nested too deeply to be stored")
     finite: JsonObject = json.loads(json.dumps(value), parse_constant=lambda name: None)
     return finite
 
 
 def _with_small_opaque(reply: ExpertMessage) -> ExpertMessage:
-    """Drop what provider tools have found if it is too large; the readable part remains, for every vendor."""
+    """Drop the vendor data of provider tools if it is too large; the readable results remain."""
     if sum(len(part.to_json()) for part in reply.provider_tools) <= _MAX_OPAQUE_BYTES:
         return reply
     parts = (

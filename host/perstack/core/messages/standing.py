@@ -1,7 +1,7 @@
 """Keep what a person said in a Run: queries, posted texts, answers, reasons of refusals. No compaction summarises them.
 
 The state holds each text with the id of the message that shows it to the model. Once a compaction leaves that message
-out, the text that replaces the history ends with the texts themselves. They are within the cached prefix from then on.
+out, the summary that replaces the history ends with these texts. They are in the cached prefix from then on.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from perstack.core.base.ids import By
 from perstack.core.messages.messages import estimated_tokens
 from perstack.dataclass import dataclass, replace
 
-STANDING_SHARE = 1 / 8  # maximum share of the window that the texts take; the oldest are left out first
+STANDING_SHARE = 1 / 8  # maximum share of the context window for these texts; the oldest are left out first
 
 STANDING_MARK = "\n\n[What a person said, word for word, oldest first. It still holds unless a later text changes it.]"
 
 
 @dataclass(frozen=True)
 class Saying:
-    """A text of a person."""
+    """A text that a person, or the definition, has given to a Run."""
 
-    id: str  # of the event that recorded it
+    id: str  # id of the event that recorded it; empty for a text of the definition
     text: str
     place: str = ""  # id of the message that shows it; empty while its step has no message with results
-    by: By | None = None  # None if the event does not say it
+    by: By | None = None  # author; None if the event names none
 
 
 def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
@@ -43,9 +43,9 @@ _DEFINITION = "the definition"  # place of texts that no message shows
 
 
 def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
-    """Return the sayings that no message in `shown` holds, as one text; empty without any.
+    """Return the sayings that no message in `shown` contains, as one text; empty without any.
 
-    Past the share of the window the oldest are left out, and the text says how many.
+    `window`: context size in tokens. Beyond their share of it the oldest are left out, and the text says how many.
     """
     lines, left_out = _fitting_lines(sayings, shown, window)
     if not lines and not left_out:
@@ -76,7 +76,7 @@ def _fitting_lines(sayings: Iterable[Saying], shown: Collection[str], window: in
 
 
 def without_text(compacted: str, text: str) -> str:
-    """Return the text of a compaction without one of the texts of people that it ends with."""
+    """Return the text of a compaction without one of the sayings at its end."""
     summary, mark, standing = compacted.partition(STANDING_MARK)
     end = _line("")
     remaining = f"{standing}{end}".replace(f"{_line(text)}{end}", end, 1).removesuffix(end)

@@ -1,4 +1,4 @@
-"""Choose which tools a model sees at once; others it finds by a search, whose results are read from the messages."""
+"""Choose which tools a model sees at once. It finds the others by a search; the messages show which it has found."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
 
 
 def search(query: str, deferred: Sequence[ToolSpec], limit: int = DEFAULT_RESULTS) -> list[ToolSpec]:
-    """Return the best matches; tools named in the query come first."""
+    """Return the best matches, at most `limit`; tools named in the query come first."""
     names = set(re.findall(r"[\w-]+", query))
     words = _words(query)
     scored = [(_score(spec, words, names), -index, spec) for index, spec in enumerate(deferred)]
@@ -101,10 +101,10 @@ def result_text(matches: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> st
 
 
 class RevealedTools:
-    """The deferred tools that the messages have mentioned so far, in that order."""
+    """The deferred tools that messages have found or called so far, in the order of their first mention."""
 
     def __init__(self, deferred: Sequence[ToolSpec], earlier: Iterable[str] = ()) -> None:
-        """Start with `earlier`, the names mentioned in messages that have been left out since."""
+        """Start with `earlier`: names from messages that a compaction has left out since."""
         self._deferred = {spec.name: spec for spec in deferred}
         self._revealed = {name: self._deferred[name] for name in earlier if name in self._deferred}
         self._latest = History()
@@ -125,7 +125,7 @@ class RevealedTools:
 
 
 def names_in(message: object) -> Iterable[str]:
-    """Return the names of the tools that a message calls, or that a search has found in it."""
+    """Return the names of the tools that a message calls, or contains as results of a search."""
     if isinstance(message, ExpertMessage):
         return [tool_call_part.tool_name for tool_call_part in message.tool_calls]
     if isinstance(message, ToolMessage):

@@ -36,7 +36,7 @@ _MAX_RULE_CHARS = 1_000
 def apply_rules(
     chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, policy_call: PolicyCall
 ) -> DecidedCall:
-    """Return the call to run, to ask about or refused, by these rules and Job-wide approvals. Raises ValueError."""
+    """Return the call with the verdict of these rules and Job-wide approvals. Raises ValueError for an invalid rule."""
     ruling = decide_call(chain, policy_call)
     match ruling.decision:
         case "allow":
@@ -59,9 +59,9 @@ def resolved_paths(policy_call: PolicyCall) -> tuple[str, ...]:
 
 
 def offers(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
-    """Return rules that a person may approve instead of this single call; each of them is enough to allow it.
+    """Return the rules that a person may approve instead of this single call; each alone would allow it.
 
-    For a program it is the very line, options included: a pattern would cover calls that nobody was shown.
+    For a program it is the exact command, options included: a pattern would cover calls that nobody was shown.
     """
     ruling = decide_call(chain, policy_call)
     asking_rule = ruling.rule if ruling.list == "ask" and not policy_call.command else ""
@@ -124,7 +124,7 @@ def difference_of(
 ) -> Difference | None:
     """Return how a recorded decision differs from these rules; None if it may agree.
 
-    A verdict of another stage hides a milder one of the rules. `standing`: approvals for the whole Job.
+    If another stage decided, the rules may be milder than its verdict. `standing`: approvals for the whole Job.
     `is_same_place`: the workspace is at the path where the Job ran. Raises ValueError for rules that cannot be parsed.
     """
     used_approvals = tuple(approval for approval in standing if approval.id == decided.approved_by)
@@ -135,19 +135,19 @@ def difference_of(
     is_hidden = decided.decider not in ("", RULES_STAGE) and min(current) <= min(recorded, Strictness.ASKED)
     if recorded not in current and not is_hidden:
         before, after = STRICTNESS_WORDS[recorded], STRICTNESS_WORDS[current[0]]
-        message = f"{subject} is recorded as {before}, where the rules in force make it {after}"
+        message = f"{subject} is recorded as {before}, but the rules in force make it {after}"
         rule = f" ({rulings[0].rule})" if rulings[0].rule else ""
         is_about_files = any(map(_depends_on_files, readings))
         is_milder = all(level > recorded for level in current) and (is_same_place or bool(decided.ways))
         return Difference(f"{message}{rule}", "" if is_milder or not is_about_files else _DEPENDS_ON_FILES)
     unnamed = next((path for path in decided.opens if not _is_named(chain, path)), None)
     if unnamed is not None:
-        return Difference(f"{subject} is recorded with {unnamed} opened, which no rule in force names")
+        return Difference(f"{subject} is recorded with {unnamed} opened, but no rule in force names it")
     return None
 
 
 def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
-    """Return a tool's possible names within its skill: offered under another if illegal, or in two skills."""
+    """Return a tool's possible names within its skill: the model sees another one if it is illegal or used twice."""
     name = decided.tool_name
     prefix = f"{legal_tool_name(decided.skill_name)}_"
     names = {name, name.removeprefix(prefix)}
@@ -155,7 +155,7 @@ def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str,
     return tuple(sorted(names | rule_names))
 
 
-_DEPENDS_ON_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
+_DEPENDS_ON_FILES = "decided differently by the rules now; where its paths led at that time is not recorded"
 
 
 def _depends_on_files(policy_call: PolicyCall) -> bool:

@@ -3,7 +3,7 @@ r"""Command patterns: what an `exec(…)` rule in `allow` means.
 A rule in `deny` or `ask` is one glob over the whole command line. In `allow` the same text is read word by word, so
 that it holds for what it shows and for nothing else:
 
-WORD       itself, options included. Quotes and backslashes work as in a shell and make `*` literal
+WORD       this word, which may be an option. Quotes and backslashes work as in a shell and make `*` literal
 WO*RD      one operand of this form; `--name=*` is an option with an attached value
 *          any number of operands
 {-x,-n *}  options that the call may have at any place after this one, in any order: as they would be typed, `-n *` with
@@ -108,7 +108,7 @@ class CommandPattern:
 
     @property
     def glued_word(self) -> str | None:
-        """The last word if it ends in a wildcard, as in `git status*`, and no other one follows; None if not."""
+        """The last word if a wildcard follows its letters directly, as in `git status*`; None otherwise."""
         last = self.items[-1]
         if not isinstance(last, WordPattern) or last.is_literal or last.is_star:
             return None
@@ -118,7 +118,7 @@ class CommandPattern:
     def matches(self, words: Sequence[str], within: Within) -> bool:
         """Return whether the rule allows a command of these words."""
         program = self.items[0]
-        if not words or not isinstance(program, WordPattern) or not _is_program(program, words[0]):
+        if not words or not isinstance(program, WordPattern) or not _matches_program(program, words[0]):
             return False
         return _Matcher(self.items, program_name(words[0]), within).matches(words)
 
@@ -157,7 +157,7 @@ def _check_option(word: WordPattern) -> None:
     if word.is_literal or not start.startswith(_OPTION_STARTS):
         return
     if _OPTION_WITH_VALUE.fullmatch(start) is None and _SHORT_OPTION.fullmatch(start) is None:
-        raise ValueError(f"has an option without a whole name, {'*'.join(word.texts)}: a rule names its options")
+        raise ValueError(f"has a wildcard in the name of an option, {'*'.join(word.texts)}: write the whole name")
 
 
 class _Reader:
@@ -225,7 +225,7 @@ class _Reader:
         text = ""
         while (character := self._take_character()) != quote:
             if not character:
-                raise ValueError(f"has a {quote} without its end: put a backslash before it")
+                raise ValueError(f"has a {quote} that is not closed: close it, or put a backslash before it")
             text += (
                 self._take_character() if character == "\\" and quote == '"' and self._peek() in '"\\' else character
             )
@@ -234,7 +234,7 @@ class _Reader:
 
 def _option(words: Sequence[WordPattern]) -> OptionPattern:
     if not words or not words[0].texts[0].startswith(_OPTION_STARTS):
-        raise ValueError("has something else than options in braces")
+        raise ValueError("has something other than options in braces")
     if len(words) > 2 or (len(words) == 2 and not words[0].is_literal):
         raise ValueError("has an option with more than one value in braces: separate options by commas")
     _check_option(words[0])
@@ -242,7 +242,7 @@ def _option(words: Sequence[WordPattern]) -> OptionPattern:
 
 
 def literal_word(word: str) -> str:
-    """Return a word as it stands in a rule that means this word only.
+    """Return a word as a rule spells it to match this word only.
 
     >>> literal_word("a*b"), literal_word("--since=2 days"), literal_word("CI=1")
     ("'a*b'", "'--since=2 days'", "'CI=1'")
@@ -255,32 +255,32 @@ def literal_word(word: str) -> str:
 # Matching.
 
 _PLAIN_OPERAND = re.compile(r"[\w \-./,:=@%+#^~*?\[\]]+")
-"""Operand without the characters that texts of programs need: no quote, bracket of a block, `;`, `|`, `$` or `!`."""
+"""Operand without the characters that program code needs: no quote, bracket of a block, `;`, `|`, `$` or `!`."""
 
 _NOT_AN_OPERAND = re.compile(r"[-+@~]|[A-Za-z_][\w.-]*=")
 _NOT_A_VALUE = re.compile(r"[-+@~]")
 _REMOTE = re.compile(r"[^/]*:")  # `host:path`, `https:`, `file:`
-_OUTSIDE = re.compile(r"(?:^|[^\w.\-/])[/~]")  # a path of the root or a home, also after `=`, `:` or `,`
-_LEAVES = re.compile(r"(?:^|[^\w.\-])\.\.(?:$|[^\w.\-])")
+_ABSOLUTE = re.compile(r"(?:^|[^\w.\-/])[/~]")  # a path from the root or a home folder, also after `=`, `:` or `,`
+_PARENT = re.compile(r"(?:^|[^\w.\-])\.\.(?:$|[^\w.\-])")  # `..` as a part of a path
 _HIDDEN = re.compile(r"(?:^|[^\w.\-*?\]])\.[^./]")  # `.env`, `.git`: as in a shell, `*` is no hidden name
-_PATHS = re.compile(r"[=:,]")
+_PATH_SEPARATORS = re.compile(r"[=:,]")  # between the paths of one word
 _MAX_PATHS = 20
 
 
 def is_within(word: str, start: str, within: Within) -> bool:
-    """Return whether a word names nothing outside the workspace. The rule itself has its beginning `start`."""
+    """Return whether a word names nothing outside the workspace, unless `start` does: the rule spells that itself."""
     rest = word[len(start) :]
-    if _OUTSIDE.search(rest) or _LEAVES.search(rest) or _REMOTE.match(rest if ":" in start else word):
+    if _ABSOLUTE.search(rest) or _PARENT.search(rest) or _REMOTE.match(rest if ":" in start else word):
         return False
     if _HIDDEN.search(rest):
         return False
-    if start.startswith(("/", "~")) or _LEAVES.search(start):
-        return True  # the rule names a place outside, and nothing after it leaves that
-    paths = _PATHS.split(word)
+    if start.startswith(("/", "~")) or _PARENT.search(start):
+        return True  # the rule names a folder outside, and the rest of the word stays in it
+    paths = _PATH_SEPARATORS.split(word)
     return len(paths) <= _MAX_PATHS and within(word) and all(within(path) for path in paths if path)
 
 
-def _is_program(pattern: WordPattern, word: str) -> bool:
+def _matches_program(pattern: WordPattern, word: str) -> bool:
     if pattern.is_literal:
         return pattern.matches(word)
     return pattern.matches(word) and "/" not in word and _PLAIN_OPERAND.fullmatch(word) is not None
@@ -288,13 +288,13 @@ def _is_program(pattern: WordPattern, word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    index: int  # of the next item
-    value: WordPattern | None = None  # value of the option before, which must come next
+    index: int  # index of the next item
+    value: WordPattern | None = None  # pattern of the next word, if that is the value of an option
     has_operand: bool = False
 
 
 class _Matcher:
-    """Matcher of one command: the set of places in the pattern at which each word may stand."""
+    """Matcher of one command. After each word it keeps all states that the words so far can lead to."""
 
     def __init__(self, items: Sequence[Item], program: str, within: Within) -> None:
         self._items = items
@@ -351,7 +351,7 @@ class _Matcher:
             return item.matches(word)
         if item.texts[0].startswith(_OPTION_STARTS):
             return _is_option(item, word, self._within)
-        if not state.has_operand and _is_a_program(self._program, word, is_first=is_first):
+        if not state.has_operand and _is_program_operand(self._program, word, is_first=is_first):
             return False
         return (
             item.matches(word)
@@ -384,9 +384,9 @@ def matches_arguments(
 ) -> bool:
     """Return whether a rule that names arguments, `exec(command=git, args=log)`, allows a command of these words.
 
-    Each word after the program must match `argument`; options only if that is literally them.
+    Each word after the program must match `argument`, an option only if the pattern names it.
     """
-    if not words or not _is_program(program or _STAR, words[0]):
+    if not words or not _matches_program(program or _STAR, words[0]):
         return False
     matcher = _Matcher((argument or _STAR,), program_name(words[0]), within)
     return all(matcher.is_argument(word, index) for index, word in enumerate(words[1:]))
@@ -404,11 +404,11 @@ _GIT_COMMANDS = words_of(
 """Commands of git that `exec(git *)` covers: they neither change its configuration nor run other programs."""
 
 _SCRIPTED = INTERPRETERS.keys() | AWKS | SHELLS | OTHER_SHELLS | WRAPPERS | {"sed", "gsed", "m4", "dc", "jshell", "tsx"}
-_OLD_STYLE = frozenset({"tar", "bsdtar", "gtar", "ar", "ps", "unrar", "7z"})  # options without `-` in the first word
+_DASHLESS = frozenset({"tar", "bsdtar", "gtar", "ar", "ps", "unrar", "7z"})  # read options in the first word: `tar xf`
 
 
-def _is_a_program(program: str, word: str, *, is_first: bool) -> bool:
-    """Return whether an operand is, or may be, what the program runs."""
+def _is_program_operand(program: str, word: str, *, is_first: bool) -> bool:
+    """Return whether the program may run the operand, or read options from it."""
     if program == "git":
         return word not in _GIT_COMMANDS
-    return program in _SCRIPTED or (is_first and program in _OLD_STYLE)
+    return program in _SCRIPTED or (is_first and program in _DASHLESS)

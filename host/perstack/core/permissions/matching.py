@@ -1,4 +1,4 @@
-"""Match rules with calls: rules that deny or ask match any reading of a target, rules that allow all readings.
+"""Match rules with calls: a rule that denies or asks must match one reading of a target, a rule that allows all.
 
 An allow rule without a skill matches tools of the base skill and the host; for a program it is a command pattern.
 """
@@ -35,7 +35,7 @@ _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 
 
 def address_readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
-    """Return the possible readings of an address, the written one first. `is_strict` adds schemes to one without."""
+    """Return the readings of an address, the written one first. `is_strict`: add a missing scheme."""
     plain = _IGNORED_CHARS.sub("", text.strip("".join(map(chr, range(33)))))
     addresses = (
         [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
@@ -52,7 +52,7 @@ def _normalized_addresses(text: str) -> tuple[str, ...]:
     if special is None:
         return ()
     scheme = special[1].lower()
-    authority, path, query = _parts(special[2])
+    authority, path, query = _split_location(special[2])
     host, port = _host_and_port(authority.rpartition("@")[2])
     origin = f"{scheme}://{host}{f':{port}' if port and port != _PORTS[scheme] else ''}"
     normalized = normpath(f"/{unquote(path)}".replace("//", "/"))
@@ -60,7 +60,7 @@ def _normalized_addresses(text: str) -> tuple[str, ...]:
     return (f"{origin}{normalized}{'/' if is_folder else ''}{query}",)
 
 
-def _parts(text: str) -> tuple[str, str, str]:
+def _split_location(text: str) -> tuple[str, str, str]:
     text = text.partition("#")[0]
     location, mark, query = text.partition("?")
     authority, _, path = location.partition("/")
@@ -72,7 +72,7 @@ def _host_and_port(text: str) -> tuple[str, str]:
         return text.lower(), ""
     if text.startswith("["):
         host, _, tail = text.partition("]")
-        return f"{_address(host[1:])}", tail.removeprefix(":")
+        return _normalized_ipv6(host[1:]), tail.removeprefix(":")
     host, _, port = text.partition(":")
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".")
     return (_dotted_ipv4(host) if _NUMBER.fullmatch(host) else _to_ascii(host)), port
@@ -103,7 +103,7 @@ def _to_ascii(host: str) -> str:
         return host
 
 
-def _address(text: str) -> str:
+def _normalized_ipv6(text: str) -> str:
     """Return an IPv6 address in brackets in its shortest form; an IPv4-mapped one becomes the IPv4 address."""
     from ipaddress import AddressValueError, IPv6Address
 
@@ -129,7 +129,7 @@ class RuleTarget:
 
 
 def is_about(rule: PermissionRule, policy_call: PolicyCall, *, is_strict: bool = True) -> bool:
-    """Return whether the rule names the tool, with any arguments. Not `is_strict`: as a rule that allows."""
+    """Return whether the rule names the tool, with any arguments. `is_strict`: False for a rule that allows."""
     if rule.is_delegate:
         return policy_call.kind == "delegate" and rule.tool.matches(policy_call.tool)
     if rule.skill is None and not is_strict and not policy_call.is_host:
@@ -146,7 +146,7 @@ def _names_tool(rule: PermissionRule, policy_call: PolicyCall) -> bool:
 
 
 def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    """Return whether the target is read or changed as the rule says. A strict one is also about a tool of its name."""
+    """Return whether the rule covers this use of the target. A strict `read(…)` also means a tool named `read`."""
     return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.policy_call))
 
 
@@ -162,32 +162,32 @@ def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> boo
 
 
 def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether the rule may match a line of which only the beginning is known."""
+    """Return whether the rule could match a line whose beginning alone is known."""
     if target.start is None or not is_about(rule, target.policy_call):
         return False
     return rule.bare is None or rule.bare.could_match(target.start)
 
 
 def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether the rule is literally this line, run in the top folder."""
+    """Return whether the rule is literally the target's command line, and the line runs in the top folder."""
     if rule.bare is None or target.start is not None or not target.lines or not _is_at_top(target):
         return False
     if not is_about(rule, target.policy_call, is_strict=False):
         return False
     if rule.bare.is_literal and rule.bare.literal == target.lines[0]:
         return True
-    words = _words(rule.bare)
-    return words is not None and words == _words_of(target)
+    words = _words_of_rule(rule.bare)
+    return words is not None and words == _words_of_target(target)
 
 
-def _words(glob: Glob) -> tuple[str, ...] | None:
+def _words_of_rule(glob: Glob) -> tuple[str, ...] | None:
     try:
         return read_command(glob.text).words
     except ValueError:
         return None
 
 
-def _words_of(target: RuleTarget) -> tuple[str, ...] | None:
+def _words_of_target(target: RuleTarget) -> tuple[str, ...] | None:
     command = target.command
     if command is None or target.policy_call.script is not None:
         return None
@@ -195,14 +195,14 @@ def _words_of(target: RuleTarget) -> tuple[str, ...] | None:
 
 
 def _is_at_top(target: RuleTarget) -> bool:
-    is_moved = target.command is not None and target.command.is_elsewhere
+    is_moved = target.command is not None and target.command.has_unknown_folder
     return not is_moved and all(name == "." for name in target.policy_call.folder_names)
 
 
 def _allows_command(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether an allow rule holds for a command: in the top folder, with every word known."""
+    """Return whether a rule allows a command: only in the top folder, and only if every word is known."""
     command, policy_call = target.command, target.policy_call
-    if command is None or not command.is_known or command.assignments or command.is_elsewhere:
+    if command is None or not command.is_known or command.assignments or command.has_unknown_folder:
         return False
     subject, arguments = policy_call.subject, dict(rule.named)
     pattern = rule.bare
@@ -242,28 +242,29 @@ def _runs_in(folder: Glob | None, target: RuleTarget) -> bool:
 
 def _matches_bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
     if target.path is not None:
-        return _path(glob, target.path, target.policy_call, is_strict=is_strict)
+        return _matches_path(glob, target.path, target.policy_call, is_strict=is_strict)
     if target.url is not None:
-        return _url(glob, target.url, is_strict=is_strict)
+        return _matches_url(glob, target.url, is_strict=is_strict)
     if target.lines:
         return any(glob.matches_line(line) for line in target.lines)
     values = list(target.policy_call.args.values())
     return bool(values) and _any_or_all(
-        [_value(glob, value, target.policy_call, is_strict=is_strict) for value in values], is_strict=is_strict
+        [_matches_value(glob, value, target.policy_call, is_strict=is_strict) for value in values], is_strict=is_strict
     )
 
 
 def _matches_named(name: str, glob: Glob, policy_call: PolicyCall, *, is_strict: bool) -> bool:
     paths = policy_call.paths().get(name)
     if paths is not None:
-        return _any_or_all([_path(glob, path, policy_call, is_strict=is_strict) for path in paths], is_strict=is_strict)
+        results = [_matches_path(glob, path, policy_call, is_strict=is_strict) for path in paths]
+        return _any_or_all(results, is_strict=is_strict)
     urls = policy_call.urls().get(name)
     if urls is not None:
-        return _any_or_all([_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
-    return name in policy_call.args and _value(glob, policy_call.args[name], policy_call, is_strict=is_strict)
+        return _any_or_all([_matches_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
+    return name in policy_call.args and _matches_value(glob, policy_call.args[name], policy_call, is_strict=is_strict)
 
 
-def _path(glob: Glob, path: str, policy_call: PolicyCall, *, is_strict: bool) -> bool:
+def _matches_path(glob: Glob, path: str, policy_call: PolicyCall, *, is_strict: bool) -> bool:
     if glob.matches_path(path, is_strict=is_strict):
         return True
     if not is_strict:
@@ -271,29 +272,29 @@ def _path(glob: Glob, path: str, policy_call: PolicyCall, *, is_strict: bool) ->
     is_inside = bool(policy_call.root) and not path.startswith("/")
     if is_inside and glob.matches_path(posixpath.normpath(f"{policy_call.root}/{path}"), is_strict=True):
         return True
-    return policy_call.effect == "sideEffect" and glob.is_around(path)
+    return policy_call.effect == "sideEffect" and glob.names_something_in(path)
 
 
-def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
+def _matches_url(glob: Glob, url: str, *, is_strict: bool) -> bool:
     return _any_or_all(
         [glob.matches(reading) for reading in address_readings(url, is_strict=is_strict)], is_strict=is_strict
     )
 
 
-def _value(glob: Glob, value: JsonValue, policy_call: PolicyCall, *, is_strict: bool) -> bool:
+def _matches_value(glob: Glob, value: JsonValue, policy_call: PolicyCall, *, is_strict: bool) -> bool:
     match value:
         case str():
             return any(glob.matches(text) for text in (_path_readings(value, policy_call) if is_strict else [value]))
         case list() if value:
             matches_whole = is_strict and glob.matches(_json(value))
-            results = [_value(glob, item, policy_call, is_strict=is_strict) for item in value]
+            results = [_matches_value(glob, item, policy_call, is_strict=is_strict) for item in value]
             return matches_whole or _any_or_all(results, is_strict=is_strict)
         case _:
             return glob.matches(_json(value))
 
 
 def _path_readings(text: str, policy_call: PolicyCall) -> Sequence[str]:
-    """Return a text and its normalized path readings: `a/../b` is `b`, and the workspace's prefix is removed."""
+    """Return a text and its readings as a path: normalized, so that `a/../b` is `b`, and relative to the workspace."""
     if "/" not in text or "://" in text:
         return (text,)
     path = posixpath.normpath(text)

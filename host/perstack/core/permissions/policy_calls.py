@@ -25,12 +25,12 @@ from perstack.core.files.file_names import STATE_FOLDER, fold_case, protected_by
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
-"""Return the names of a path relative to a folder: its target, and its name if it is a link. Relative to the
-workspace, `.` for itself, or absolute if the target is outside. Never raises."""
+"""Return the names of a path that is relative to a folder: of its target, and also of the link if it is one. Names are
+relative to the workspace, which is `.`, or absolute if they are outside. Never raises."""
 
 
 class PathResolver:
-    """Resolver for one call that caches paths whose target differs from the written path."""
+    """Resolver for one call. `resolved` has the names of each path whose target differs from the written path."""
 
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
         self._resolve = resolve
@@ -57,10 +57,10 @@ def as_written(path: str, folder: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Recorded decision on a call that a replay makes differently, or cannot make again."""
+    """Difference between a recorded decision on a call and its replay."""
 
     words: str
-    doubt: str = ""  # why it may be right all the same; empty if it is certainly wrong
+    doubt: str = ""  # why the recorded decision may still be right; empty if it is certainly wrong
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class PolicyCall:
 
     @property
     def folder(self) -> str:
-        """The folder in which its program runs."""
+        """The working folder of its program, as the call names it."""
         value = self._argument(self.subject.folder) if self.subject is not None else None
         return value if isinstance(value, str) and value else "."
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Additional variables of its program."""
+        """The environment variables that the call adds for its program."""
         value = self._argument(self.subject.variables) if self.subject is not None else None
         return {name: text for name, text in value.items() if isinstance(text, str)} if isinstance(value, dict) else {}
 
@@ -151,10 +151,10 @@ class PolicyCall:
         return (".",) if self.folder == "." else tuple(self.resolve(self.folder, "."))
 
     def is_within(self, path: str) -> bool:
-        """Return whether a path that its program is given leads to a place in the workspace.
+        """Return whether a path argument of the program leads into the workspace, and to no protected file there.
 
-        A link to a hidden file, such as `.env`, leads to none unless the path itself is hidden. A file that tools may
-        not change is in no such place either: whether a program reads or changes its operand is not known.
+        False also for a link to a hidden file, such as `.env`, unless the path itself is hidden; and for a file that
+        tools may only read, since nobody knows whether a program reads or changes its operand.
         """
         names = self.resolve(path, self.folder)
         if any(name.startswith("/") or name.split("/")[0] == ".." or _is_protected(name) for name in names):
@@ -172,7 +172,7 @@ class PolicyCall:
 
 
 def _is_protected(name: str) -> bool:
-    """Return whether a path in the workspace is its state, or a file that its names alone protect from changes."""
+    """Return whether a path in the workspace is state, or protected from changes by its names alone."""
     parts = fold_case(tuple(name.split("/")))
     return parts[0] == STATE_FOLDER or protected_by_name(parts, change=True) is not None
 
@@ -192,7 +192,7 @@ def policy_call(
 ) -> PolicyCall:
     """Return the call of an offered tool; `own_name` is the tool's name in its skill (of a delegate: its target).
 
-    `is_host`: whether it is a tool of the base skill or the host; None: judge by the base skill's own name.
+    `is_host`: True for a tool of the base skill or the host; None: judge by the name of the base skill.
     """
     is_delegate = spec.kind == "delegate"
     return PolicyCall(
@@ -210,7 +210,7 @@ def policy_call(
 
 
 def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
-    """Return whether no rule applies to such a tool. Its name does not matter, because a server chooses it freely."""
+    """Return whether a tool is exempt from rules. Its name does not count, because a server chooses it freely."""
     return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
 
 

@@ -163,7 +163,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
         if command.assignments:
             yield replace(command, reason=SETS_VARIABLES)
         for part in _parts_of_script(script, is_bash=name == "bash"):
-            inner = _without_place(part) if command.is_elsewhere else part
+            inner = _with_unknown_folder(part) if command.has_unknown_folder else part
             yield from parts_of(inner, depth + 1) if isinstance(inner, ShellCommand) else (inner,)
         return
     reason = _reason(name, command)
@@ -178,14 +178,14 @@ def _parts_of_script(script: str, *, is_bash: bool = False) -> Iterator[Part]:
     return iter(parts_of_script(script, is_bash=is_bash))
 
 
-def _without_place(part: Part) -> Part:
-    from perstack.core.permissions.shell import without_place  # as above
+def _with_unknown_folder(part: Part) -> Part:
+    from perstack.core.permissions.shell import with_unknown_folder  # as above
 
-    return without_place(part)
+    return with_unknown_folder(part)
 
 
 def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
-    """Yield the files that shells open themselves, for a shell at any position among the words, as far as parsed."""
+    """Yield the files that shells open themselves, for shells at any position, as far as scripts can be parsed."""
     if depth > _MAX_DEPTH:
         return
     for index in range(min(len(words), _MAX_WORDS)):
@@ -247,7 +247,7 @@ def _reason(name: str, command: ShellCommand) -> str:
 
 
 def _is_by_option(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program may run others because of options alone: a rule that names these allows it."""
+    """Return whether only options make the program run others: a rule that names these options can allow it."""
     pattern = INTERPRETERS.get(name) or RISKY_ARGUMENTS.get(name)
     if pattern is None:
         return False

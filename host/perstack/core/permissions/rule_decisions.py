@@ -43,7 +43,7 @@ class Ruling:
     rule: str = ""  # text; empty for a default, and for a line that is asked about because nothing can parse it
     list: RuleList = "default"
     source: str = ""  # origin: `perstack.toml [permissions].deny`. Empty without rules
-    subject: str = ""  # part of the call that it judges: the path, or the strictest command
+    subject: str = ""  # part of the call that was judged: a path, or the strictest command
     reason: str = ""  # reason why a person is asked about a line without a rule for it
     opens: tuple[str, ...] = ()  # resolved protected paths that a rule names and this call may use once allowed
 
@@ -67,10 +67,10 @@ class ParsedRules:
     deny: tuple[PermissionRule, ...]
     ask: tuple[PermissionRule, ...]
     allow: tuple[PermissionRule, ...]
-    approved: tuple[PermissionRule, ...] = ()  # allowed by a person, also against the same rule in `ask`
+    approved: tuple[PermissionRule, ...] = ()  # rules that a person approved; each overrides an equal rule in `ask`
 
-    def concern(self, policy_call: PolicyCall) -> bool:
-        """Return whether anything may ask about the tool or deny it."""
+    def may_restrict(self, policy_call: PolicyCall) -> bool:
+        """Return whether the default or a rule may ask about the tool or deny it."""
         return self.default != "allow" or any(is_about(rule, policy_call) for rule in (*self.deny, *self.ask))
 
     def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: RuleTarget) -> Ruling:
@@ -101,8 +101,8 @@ class ParsedRules:
         rule = read_rule(text)
         return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
 
-    def exactly(self, target: RuleTarget) -> Ruling | None:
-        """Return the decision of an allow rule that equals the line; None without one, or if an equal rule asks."""
+    def exact_ruling(self, target: RuleTarget) -> Ruling | None:
+        """Return the ruling of an allow rule that equals the line; None without one, or if an equal rule asks."""
         approved = next((rule for rule in self.approved if is_exact(rule, target)), None)
         allowed = approved or next((rule for rule in self.allow if is_exact(rule, target)), None)
         if allowed is None or (approved is None and any(is_exact(rule, target) for rule in self.ask)):
@@ -118,7 +118,7 @@ def strictest(rulings: Iterable[Ruling]) -> Ruling:
 def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
     permissions = rule_set.permissions
-    return _read(
+    return _parsed_rules(
         rule_set.source,
         rule_set.expert,
         permissions.otherwise,
@@ -130,7 +130,7 @@ def rules_of(rule_set: RuleSet) -> ParsedRules:
 
 
 @lru_cache(maxsize=256)
-def _read(
+def _parsed_rules(
     source: str,
     expert: str,
     default: Decision,
@@ -143,8 +143,8 @@ def _read(
     return ParsedRules(source, expert, default, *lists)
 
 
-def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule], bool]) -> PermissionRule | None:
-    return max((rule for rule in rules if is_it(rule)), key=lambda rule: rule.weight, default=None)
+def _heaviest(rules: Sequence[PermissionRule], applies: Callable[[PermissionRule], bool]) -> PermissionRule | None:
+    return max((rule for rule in rules if applies(rule)), key=lambda rule: rule.weight, default=None)
 
 
 _WRITE = "writeTextFile"
@@ -163,7 +163,7 @@ def decide_command(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
     if policy_call.script is not None:
         full_target = replace(full_target, shown=policy_call.script, lines=(policy_call.script, *full_target.lines))
     rulings = [ruling for part in parts_of(command) for ruling in _rulings_on_part(rules, policy_call, part)]
-    exact = rules.exactly(full_target)
+    exact = rules.exact_ruling(full_target)
     if exact is not None:
         return strictest([exact, *(ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)])
     return strictest(rulings) if rulings else rules.ruling_on(full_target)
@@ -175,7 +175,9 @@ def _rulings_on_part(rules: ParsedRules, policy_call: PolicyCall, part: Part) ->
             yield from _rulings_on_command(rules, _target(policy_call, part), part)
         case Redirect(is_guess=True):
             rulings = (
-                () if part.path is None else _file(rules, policy_call, part.path, _READ if part.is_read else _WRITE)
+                ()
+                if part.path is None
+                else _rulings_on_file(rules, policy_call, part.path, _READ if part.is_read else _WRITE)
             )
             yield from (ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)
         case Redirect() if part.path is None:
@@ -183,7 +185,7 @@ def _rulings_on_part(rules: ParsedRules, policy_call: PolicyCall, part: Part) ->
                 rules, None, RuleTarget(policy_call, part.shown), "what it is redirected to is known when it runs"
             )
         case Redirect():
-            yield from _file(rules, policy_call, part.path or "", _READ if part.is_read else _WRITE)
+            yield from _rulings_on_file(rules, policy_call, part.path or "", _READ if part.is_read else _WRITE)
         case Unparsed():
             yield _ask_instead(rules, None, RuleTarget(policy_call, part.shown), part.reason)
         case _:
@@ -202,7 +204,7 @@ def _rulings_on_command(rules: ParsedRules, target: RuleTarget, command: ShellCo
         yield ruling
         return
     denied = ruling.decision == "deny" and ruling.rule
-    yield (None if denied else rules.exactly(target)) or _ask_instead(rules, ruling, target, reason)
+    yield (None if denied else rules.exact_ruling(target)) or _ask_instead(rules, ruling, target, reason)
 
 
 def _ask_instead(rules: ParsedRules, ruling: Ruling | None, target: RuleTarget, reason: str) -> Ruling:
@@ -241,21 +243,21 @@ def redirected_file_calls(policy_call: PolicyCall) -> Iterator[PolicyCall]:
     for redirect in redirects_of(policy_call.command):
         if redirect.path is not None:
             name = policy_call.resolve(redirect.path, policy_call.folder)[0]
-            yield _as_file(policy_call, name, _READ if redirect.is_read else _WRITE)
+            yield _file_call(policy_call, name, _READ if redirect.is_read else _WRITE)
 
 
-def _as_file(policy_call: PolicyCall, path: str, tool: str) -> PolicyCall:
+def _file_call(policy_call: PolicyCall, path: str, tool: str) -> PolicyCall:
     return replace(policy_call, tool=tool, shown="", args={"path": path}, subject=_FILES[tool])
 
 
-def _file(rules: ParsedRules, policy_call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
-    file = _as_file(policy_call, path, tool)
+def _rulings_on_file(rules: ParsedRules, policy_call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
+    file_call = _file_call(policy_call, path, tool)
     for name in policy_call.resolve(path, policy_call.folder):
-        yield rules.ruling_on(RuleTarget(file, name, path=name, use="read" if tool == _READ else "write"))
+        yield rules.ruling_on(RuleTarget(file_call, name, path=name, use="read" if tool == _READ else "write"))
 
 
 def _target(policy_call: PolicyCall, command: ShellCommand) -> RuleTarget:
-    """Return the command as a separate target, without what surrounds it."""
+    """Return the command as a separate target, without the script or wrapper around it."""
     known_words = command.known
     line = line_of([*command.assignments, *known_words])
     start = None if command.is_known else (f"{line} " if line else "")
@@ -263,7 +265,7 @@ def _target(policy_call: PolicyCall, command: ShellCommand) -> RuleTarget:
     base = known_words[0].rpartition("/")[2] if known_words else ""
     readings: tuple[str, ...] = (line_of(known_words), line_of([base, *known_words[1:]])) if known_words else ()
     if start is not None:
-        # this mark can be matched only by a rule with a wildcard there
+        # no rule contains this character, so only a wildcard can match it
         readings = tuple(f"{reading} \ue000" for reading in readings)
         line = f"{start}\ue000"
     command_call = replace(policy_call, args={**policy_call.args, **_arguments(policy_call.subject, command)})
@@ -279,7 +281,7 @@ def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
 
 
 def decide_call(chain: Sequence[RuleSet], policy_call: PolicyCall) -> Ruling:
-    """Return the decision about a call under the rule sets of project, Expert and Runs above. Raises ValueError."""
+    """Return the decision about a call by all rule sets of a Run. Raises ValueError for a rule that is invalid."""
     if policy_call.is_exempt:
         return Ruling("allow")
     sets = [rules_of(rule_set) for rule_set in chain]
@@ -299,10 +301,10 @@ _UNASKED = "the provider runs it, so that nobody can be asked before a use"
 
 
 def decide_offer(chain: Sequence[RuleSet], policy_call: PolicyCall) -> Ruling:
-    """Return `allow` or `deny`: whether a tool may be offered that the model's provider runs itself.
+    """Return `allow` or `deny`: whether the model may be offered a tool that its provider runs.
 
-    No single use can be judged, so a rule that asks keeps the tool away, and a rule with arguments counts for all uses
-    if it denies or asks, and for none if it allows. Raises ValueError.
+    Single uses cannot be judged. So a rule that asks denies the tool, and a rule with arguments counts for all uses if
+    it denies or asks, and for none if it allows. Raises ValueError for a rule that is invalid.
     """
     ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(rule_set), policy_call) for rule_set in chain)])
     return ruling if ruling.decision == "allow" else replace(ruling, decision="deny")
@@ -327,7 +329,7 @@ def _offer_in(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
 
 def _ruling_by(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
     if policy_call.command:
-        if not rules.concern(policy_call):
+        if not rules.may_restrict(policy_call):
             return Ruling("allow", "", "default", f"{rules.source}.default")
         return decide_command(rules, policy_call)
     targets = list(_targets(policy_call))
@@ -346,9 +348,9 @@ def _targets(policy_call: PolicyCall) -> Iterator[RuleTarget]:
 
 
 def _opened_paths(projects: Sequence[ParsedRules], policy_call: PolicyCall) -> tuple[str, ...]:
-    """Return the call's paths that rules of every project rule set name, to allow them or to ask.
+    """Return the call's paths that every rule set of the project names in `allow` or `ask`.
 
-    For a path that the tool both reads and changes, both must be named: `read(.env)` opens no move of it.
+    A path that the tool both reads and changes must be named for both uses: `read(.env)` does not let it be moved.
     """
     uses: dict[str, list[PathUse]] = {}
     for path, use in policy_call.path_uses():
@@ -357,11 +359,11 @@ def _opened_paths(projects: Sequence[ParsedRules], policy_call: PolicyCall) -> t
         path
         for path, needed in uses.items()
         if projects
-        and all(_names(rules, RuleTarget(policy_call, path, path, use)) for rules in projects for use in needed)
+        and all(_opens_path(rules, RuleTarget(policy_call, path, path, use)) for rules in projects for use in needed)
     )
 
 
-def _names(rules: ParsedRules, target: RuleTarget) -> bool:
+def _opens_path(rules: ParsedRules, target: RuleTarget) -> bool:
     return any(_names_path(rule, target, is_strict=False) for rule in rules.allow) or any(
         _names_path(rule, target, is_strict=True) for rule in rules.ask
     )

@@ -1,7 +1,7 @@
-"""Split shell scripts into simple commands, redirections, and parts that nobody understands for certain.
+"""Split shell scripts into simple commands, redirections, and parts that cannot be parsed with certainty.
 
-A script that `parse_script` does not understand is asked about. Its words are still tried against rules that deny, and
-the files after `<` and `>` too: guesses that can only make a decision stricter.
+A person is asked about a script that `parse_script` does not understand. Rules that deny are still matched with its
+words and with the files after `<` and `>`: such guesses can only make a decision stricter.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     if problem is not None:
         return [Unparsed(_short(script), problem)]
     if _LINE_CONTINUATION.search(script):
-        script = script.replace(
-            "\\\n", ""
-        )  # safe: no quote or other backslash precedes it, so none of these is literal text
+        # safe: `_unreadable_reason` has refused quotes and other backslashes, so no continuation is literal text
+        script = script.replace("\\\n", "")
     try:
         parts = parse_script(script, is_bash=is_bash)
     except NotUnderstood as error:
         parts = [*_guessed_parts(script), Unparsed(_short(script), str(error))]
     if not any(isinstance(part, ShellCommand) and _FOLDER_COMMANDS.intersection(part.known[:2]) for part in parts):
         return parts
-    return [without_place(part) for part in parts]
+    return [with_unknown_folder(part) for part in parts]
 
 
 def _guessed_parts(script: str) -> Iterator[Part]:
@@ -75,7 +74,7 @@ def _guessed_parts(script: str) -> Iterator[Part]:
 
 
 def _without_data(heredoc: re.Match[str]) -> str:
-    """Return a here-document with what is substituted in it, as one quoted word."""
+    """Return a here-document with only its command substitutions, as one quoted word."""
     is_quoted, body = heredoc[2], heredoc[4]
     return heredoc[1] + (
         "" if is_quoted or "$(" not in body else f'"{body[body.index("$(") :].replace(chr(34), "")}"\n'
@@ -105,10 +104,10 @@ def _is_odd(character: str) -> bool:
     return not character.isascii() and unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cf", "Cc", "Cs", "Co")
 
 
-def without_place(part: Part) -> Part:
-    """Return a part with an unknown folder."""
+def with_unknown_folder(part: Part) -> Part:
+    """Return the part as it is when its script may run in any folder: relative paths become unknown."""
     if isinstance(part, ShellCommand):
-        return replace(part, is_elsewhere=True)
+        return replace(part, has_unknown_folder=True)
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):
         return replace(part, path=None, text=part.path)
     return part

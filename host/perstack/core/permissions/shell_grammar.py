@@ -1,7 +1,7 @@
 """Parser for the subset of the shell language that all shells read alike; anything else raises NotUnderstood.
 
-Scripts are run by dash, ash, ksh and bash of several versions, and what one of them takes for text another runs, so a
-grammar of bash alone, such as tree-sitter's, is not enough. A rule may allow a script only if this parser understands
+Scripts are run by dash, ash, ksh and bash of several versions, and one of them may run what another takes for text. So
+a grammar of bash alone, such as tree-sitter's, is not enough. A rule may allow a script only if this parser understands
 all of it: every construct is listed here, with the characters that it may contain. Before accepting one more, be sure
 of its meaning in every shell (in bash alone: `is_bash`), and let tests/support/shell_scripts.py generate it, so that
 `make fuzz` runs it in each shell.
@@ -93,7 +93,7 @@ class _Word:
 
 
 def parse_script(script: str, *, is_bash: bool) -> list[Part]:
-    """Return a script's commands and redirections. Raises NotUnderstood unless all is certain; see `is_bash`."""
+    """Return a script's commands and redirections. Raises NotUnderstood if shells, or bash if `is_bash`, may differ."""
     reader = _ScriptReader(script, is_bash=is_bash)
     reader.script()
     return reader.parts
@@ -654,7 +654,7 @@ def _check_test(words: Sequence[_Word], *, is_double: bool, is_bash: bool) -> No
 
 
 def redirect_parts(mark: str, path: str | None, shown: str) -> Iterator[Part]:
-    """Yield what a redirection opens. `mark` is its operator, `path` the word after it, None if unknown."""
+    """Yield the parts of a redirection. `mark` is its operator, `path` the word after it; None if unknown."""
     if path is not None and (
         (mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _HARMLESS_DEVICE.fullmatch(path)
     ):

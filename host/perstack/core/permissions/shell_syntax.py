@@ -19,7 +19,7 @@ class ShellCommand:
     is_around: bool = False  # True for a wrapper whose inner commands are parsed too, and for a guess: only rules that
     # name it apply
     is_by_option: bool = False  # True if `reason` comes from options alone, which an `allow` rule may name
-    is_elsewhere: bool = False  # True if its script changes the folder, so that it may run in any
+    has_unknown_folder: bool = False  # True if its script changes the folder, so that it may run in any
 
     @cached_property
     def known(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def is_harmless(name: str) -> bool:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a script may set a variable for itself: most that programs know are in capitals."""
+    """Return whether a script may set this variable for itself: programs mostly read names in capitals."""
     return is_harmless(name) or (
         _LOWER_CASE_NAME.fullmatch(name) is not None and _SHELL_VARIABLE.fullmatch(name) is None
     )

@@ -35,16 +35,18 @@ of the JSON when it has that value.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from perstack.core.base.chain import Head
 from perstack.core.base.records import IllegalEvent
-from perstack.core.runs.events import StoredEvent
-from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
-from perstack.core.runs.events.changed_calls import ChangeCall
-from perstack.core.runs.events.questions import AnswerQuestion, DecideApproval, SettleCall
-from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
+
+if TYPE_CHECKING:
+    # a new Run shows its first event before it needs the classes of the others
+    from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.events.base import LaterEvent
 
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
@@ -73,27 +75,24 @@ def _raise_if_illegal(run: Run, event: LaterEvent) -> None:
             raise IllegalEvent(f"{event.type} {repetition.contradiction}")
 
 
-def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
-    """Return every value of the event that contradicts the log before it, for `verify`."""
-    if event.type == "startRun":
-        return []
-    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
-    if event.expert_key != run.start.expert_key:
-        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
-    # an event between two steps belongs to the one that ends or to the one that begins
-    if not max(1, run.step) <= event.step_number <= run.step + 1:
-        found.append(Repetition("stepNumber", event.step_number, run.step))
-    return found
-
-
 def difference(run: Run, event: StoredEvent) -> str | None:
     """Return what is wrong with `event` as the next one after the state `run`; None if nothing is."""
     if not event.is_decided:
         return None
-    if (
-        isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
-        and event.tool_call_id == run.asked_call_id
-    ):
+    if run.snapshot_due != "no" and _answers_question(event, run):
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)
-    return unexpected_event(event, run, command) if event.type == "startRun" else event.difference(run, command)
+    if event.type == "startRun":
+        from perstack.core.runs.events.base import unexpected_event
+
+        return unexpected_event(event, run, command)
+    return event.difference(run, command)
+
+
+def _answers_question(event: StoredEvent, run: Run) -> bool:
+    from perstack.core.runs.events.changed_calls import ChangeCall
+    from perstack.core.runs.events.questions import AnswerQuestion, DecideApproval, SettleCall
+    from perstack.core.runs.events.tool_calls import FinishToolCall
+
+    answers = FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall
+    return isinstance(event, answers) and event.tool_call_id == run.asked_call_id

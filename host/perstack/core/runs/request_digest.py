@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -17,9 +18,11 @@ from perstack.core.base.chain import encode_digest
 from perstack.core.base.records import JsonObject, canonical_json, read_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events.generations import StartGeneration
 
 VERSION = "v1"  # version of the hashed form; a changed form needs a new version, and this one must stay computable
 

@@ -27,16 +27,16 @@ MAX_WAIT_S = 300.0  # longest pause that a process waits for an endpoint; beyond
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """The decision to try again after `delay` seconds."""
+    """The decision to try again after a delay."""
 
-    delay: float
+    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PauseJob:
-    """The decision to stop and resume after `delay` seconds, which is too long to wait in a process."""
+    """The decision to stop, and to resume after a delay that is too long to wait in a process."""
 
-    delay: float
+    delay_s: float
 
 
 @dataclass(frozen=True, slots=True)

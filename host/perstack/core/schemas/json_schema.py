@@ -1,4 +1,4 @@
-"""Check values against JSON Schemas written by strangers, in bounded time.
+"""Check values against untrusted JSON Schemas in bounded time.
 
 All validators are created here. A check spends steps from a `Meter`, each some microseconds, and stops when they are
 used up. There is no clock, so the result is the same everywhere. Patterns run in linear time, a `$ref` is only resolved
@@ -55,7 +55,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """The context of the current check, for the keywords; resolving a `$ref` costs `reference_price` steps."""
+    """What keywords need to know about the current check. Resolving a `$ref` costs `reference_price` steps."""
 
     meter: Meter
     reference_price: int
@@ -84,7 +84,7 @@ def shorten(text: str, max_chars: int = _MAX_MESSAGE_CHARS) -> str:
 
 @lru_cache(maxsize=16)
 def limit_steps(base: type[Validator]) -> type[Validator]:
-    """Return the draft with keywords that spend steps."""
+    """Return a validator class of this draft whose keywords spend steps."""
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
     bounded = {name: keyword for name, keyword in _bounded_keywords(keywords).items() if name in keywords}
@@ -106,7 +106,7 @@ def limit_steps(base: type[Validator]) -> type[Validator]:
 
 
 def _older_keywords() -> dict[str, _Keyword]:
-    """Return the keyword that later drafts only reserve, and that authors still write."""
+    """Return `dependencies`, which later drafts only reserve, but authors still write."""
     from jsonschema.validators import Draft7Validator
 
     return {"dependencies": cast("Mapping[str, _Keyword]", Draft7Validator.VALIDATORS)["dependencies"]}
@@ -131,7 +131,7 @@ def _length(value: JsonValue) -> int:
 
 
 def _bounded_keywords(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
-    """Return the keywords that could take longer than their steps say."""
+    """Return implementations of the keywords that could otherwise take longer than their steps say."""
     return {
         "pattern": _pattern,
         "patternProperties": _pattern_properties(keywords["properties"]),
@@ -280,7 +280,7 @@ class Violation:
     """Reason why a value does not fit, or could not be checked completely."""
 
     message: str
-    place: str = ""
+    place: str = ""  # path of the value at fault, such as `items/0`; empty for the whole
     is_unfinished: bool = False  # True if more steps, or a less deep stack, could change the answer
 
 
@@ -295,7 +295,7 @@ _SCALARS: Mapping[JsonValue, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class _ScalarObject:
-    """A schema of an object with scalar properties and no further condition. Most tools have such arguments."""
+    """A schema of an object with scalar properties and no further condition, as the arguments of most tools are."""
 
     types: Mapping[str, tuple[type, ...]]
     required: frozenset[str]
@@ -303,7 +303,7 @@ class _ScalarObject:
 
     @classmethod
     def of(cls, schema: JsonObject) -> _ScalarObject | None:
-        """Return the schema in this form; None if it says anything else."""
+        """Return the schema in this form; None if it has any other condition."""
         properties, required = schema.get("properties", {}), schema.get("required", [])
         is_open = schema.get("additionalProperties", True)
         keys = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
@@ -323,7 +323,7 @@ class _ScalarObject:
         return cls(types, names, is_open) if len(names) == len(required) else None
 
     def accepts(self, value: JsonValue) -> bool:
-        """Return True if the value certainly fits; the validator knows about all others, such as the integer 1.0."""
+        """Return True if the value certainly fits; False if only the validator can tell, as for the integer 1.0."""
         if not isinstance(value, dict) or not self.required <= value.keys():
             return False
         for name, item in value.items():
@@ -367,7 +367,7 @@ class Checker:
         if _is_deeper(value, MAX_VALUE_DEPTH, meter):
             return Violation(f"more than {MAX_VALUE_DEPTH} levels deep")
         if self._validator is None:
-            self._measure(meter)
+            self._measure_schema(meter)
             self._validator = _validator(self._schema)
         token = CHECK.set(CheckContext(meter, self._reference_price, self._has_pattern_properties))
         try:
@@ -379,7 +379,7 @@ class Checker:
             return None
         return Violation(first.message, shorten("/".join(str(part) for part in first.absolute_path), 200))
 
-    def _measure(self, meter: Meter) -> None:
+    def _measure_schema(self, meter: Meter) -> None:
         size, is_named = 0, False
         for subschema in objects(self._schema):
             size += 1 + len(subschema)
@@ -391,7 +391,7 @@ class Checker:
 
 
 def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
-    """Return why nothing can be checked against a schema; None if it can or is no object. Never raises."""
+    """Return why a schema cannot be used for checks; None if it can, or if it is not an object. Never raises."""
     if not isinstance(schema, dict):
         return None
     try:
@@ -523,7 +523,7 @@ def _find_unresolved(schema: JsonObject, meter: Meter) -> str | None:
 
 
 def resolve_reference(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
-    """Return the target of a `$ref` that is a path within the schema; None if there is none."""
+    """Return the target of a `$ref` in a tuple, since it may be null; None unless it is a path within the schema."""
     if reference == "#":
         return (schema,)
     if not reference.startswith("#/"):

@@ -89,7 +89,7 @@ def compiled_bytes(pattern: bytes) -> Pattern | None:
 
 
 def _re2_pattern(pattern: str) -> str:
-    """Return an ECMA-262 pattern in RE2's syntax, where the two write one thing differently."""
+    """Translate what ECMA-262 and RE2 write differently in a pattern to RE2's syntax."""
     is_in_class = False
 
     def translate(match: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""JSON results that a program reads: the schema that one must fit, and how to find the JSON in a model's reply.
+"""JSON results that a program reads: the schemas that they must fit, and how to find the JSON in a model's reply.
 
-A reply is the result if all of it is one JSON object, or if it has exactly one fenced block and that is one.
+The result is the whole reply if that is JSON, or else the content of its only fenced block.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IN_PLACE_KEYWORDS = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
 class NotJson(ValueError):
-    """Text that is not the wanted JSON; the message follows «it»."""
+    """Text that is not the expected JSON; the message is a phrase that follows «it»."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ResultCheck:
 
     value: JsonObject | None = None
     problem: str = ""
-    by_program: bool = False  # True if the calling program refuses what fits the schema
+    by_program: bool = False  # True if the result fits the schema, but the calling program refuses it
 
 
 def result_schema_of(text: str) -> JsonObject:
@@ -133,7 +133,7 @@ def check_result(text: str, schema: JsonObject) -> ResultCheck: ...
 @overload
 def check_result(text: str, schema: JsonObject, steps: int) -> ResultCheck | None: ...
 def check_result(text: str, schema: JsonObject, steps: int = FULL_STEPS) -> ResultCheck | None:
-    """Check a result against a schema; never raises. Return None if `steps` are not enough: it can take seconds."""
+    """Check a result against a schema. Never raises. Return None if fewer steps than `FULL_STEPS` are not enough."""
     try:
         value = _extract_json(text)
     except NotJson as error:

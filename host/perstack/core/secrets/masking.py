@@ -40,12 +40,12 @@ def digest_of_secret(value: str) -> str:
 def masked_args(args: Sequence[str], substitute: Substitute = digest_of_secret) -> tuple[str, ...]:
     """Return a program's arguments with each secret replaced."""
     masked: list[str] = []
-    expected = False
+    is_value = False  # True after an option whose value is a secret
     for arg in args:
         masked.append(
-            _mask(arg, substitute) if expected and not re.fullmatch(_OPTION, arg) else masked_text(arg, substitute)
+            _mask(arg, substitute) if is_value and not re.fullmatch(_OPTION, arg) else masked_text(arg, substitute)
         )
-        expected = re.fullmatch(_OPTION, arg) is not None and is_secret_name(arg)
+        is_value = re.fullmatch(_OPTION, arg) is not None and is_secret_name(arg)
     return tuple(masked)
 
 
@@ -87,12 +87,12 @@ def masked_settings(settings: JsonObject, substitute: Substitute = digest_of_sec
 
 
 def masked_words(text: str, substitute: Substitute = digest_of_secret) -> str:
-    """Return a text for a person, such as an error, with everything replaced that is a secret in any text."""
+    """Return a text for people, such as an error, with each secret replaced that its form alone shows."""
     return _replace(text, spans_by_form(text), substitute)
 
 
 def masked_error(text: str) -> str:
-    """Return an error about a server, which may quote its address, with each secret replaced."""
+    """Return an error about a server with each secret replaced, also in addresses that it quotes."""
     return masked_words(re.sub(_URL, lambda match: masked_address(match[0]), text))
 
 
@@ -133,7 +133,7 @@ def has_masked(texts: Iterable[str]) -> bool:
 
 
 def unmask(recorded: str, secrets: Mapping[str, str]) -> str:
-    """Return a recorded text with known secrets restored; `secrets` maps replacements to them."""
+    """Return a recorded text with known secrets restored; `secrets` maps replacements to secrets."""
     return re.sub(DIGEST, lambda match: secrets.get(match[0], match[0]), recorded)
 
 
@@ -164,7 +164,7 @@ def _mask(value: str, substitute: Substitute) -> str:
 
 
 def _replace(text: str, spans: Iterable[Span], substitute: Substitute) -> str:
-    """Return the text with secrets replaced; overlapping ones are merged, so that no replacement is within one."""
+    """Return the text with the secrets in `spans` replaced: overlapping ones as one, and none that is a digest."""
     masked = [match.span() for match in re.finditer(DIGEST, text)]
     secret = [
         (start, end)
@@ -195,7 +195,7 @@ def _overlaps(start: int, end: int, masked: Sequence[Span]) -> bool:
 
 
 def _without_placeholders(text: str, spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield the sorted positions without placeholders: what is masked already stays unchanged."""
+    """Yield the sorted spans without the placeholders in them, which stay unchanged."""
     masked = [match.span() for match in re.finditer(_PLACEHOLDER, text)] if spans else []
     index = 0
     for start, end in spans:
@@ -228,7 +228,6 @@ class SecretMasker:
     """Masker of known secrets, and of texts that look like secrets."""
 
     def __init__(self, known: Iterable[str] = (), substitute: Substitute = _redact) -> None:
-        """Set the known secrets; `substitute` returns the replacement of a secret."""
         self._known = tuple(known)
         self._substitute = substitute
 
@@ -247,7 +246,7 @@ class SecretMasker:
         return text if masked == value else json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
 
     def args(self, args: JsonObject) -> JsonObject:
-        """Mask an object such as a call's arguments, also by names of keys and by options of a program."""
+        """Mask an object such as a call's arguments, also values of secret keys and of a program's options."""
         masked = {name: self._value(value, name) for name, value in args.items()}
         command, options = args.get("command"), args.get("args")
         if (

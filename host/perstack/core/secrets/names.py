@@ -37,7 +37,7 @@ def is_secret_name(name: str) -> bool:
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
     if not words:
         return False
-    if words[-2:] == ["key", "base"]:  # of Rails: SECRET_KEY_BASE
+    if words[-2:] == ["key", "base"]:  # SECRET_KEY_BASE, of Rails
         words = words[:-1]
     is_key = words[-1] == "key" and len(words) > 1 and words[-2] in _KEY_QUALIFIERS
     return is_key or words[-1] in _SECRET_WORDS or words[-1].endswith(_SECRET_ENDINGS)

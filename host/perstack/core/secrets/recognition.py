@@ -2,9 +2,9 @@
 
 A secret is the value of an option, variable, header or query part whose name says so (`--token`, `API_KEY=…`,
 `?key=…`), a user with a password in an address, a long random part of an address's path, a private key, or a text in
-the known form of a key. A named variable, `${NAME}`, is not secret: it is how to write one. Options of single programs
-(`mysql -p…`) and formats of single files (`.netrc`) are not recognised: their list has no end. Every pattern must run
-in linear time on any text.
+the known form of a key. A reference to a variable, `${NAME}`, is no secret: it stands in place of one. Options of
+single programs (`mysql -p…`) and formats of single files (`.netrc`) are not recognised: a list would never be complete.
+Every pattern must run in linear time on any text.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def spans_by_form(text: str) -> Iterator[Span]:
     """Yield the spans of secrets that their form shows: in addresses, and in the known forms of keys."""
     if "://" in text:  # without this check each position of a long text would be searched
         for match in re.finditer(_URL_USER, text):
-            yield from _of_a_user(match)
+            yield from _spans_of_user(match)
     yield from (match.span(3) for match in re.finditer(_URL_QUERY, text) if _is_secret_query(match[2]))
     for pattern in (_KEY_FORMATS, _PEM):
         yield from (match.span() for match in re.finditer(pattern, text))
@@ -150,7 +150,7 @@ def _own_name(name: str) -> str:
 
 
 def _is_value(name: str, between: str, value: str, kind: str, after: str) -> bool:
-    """Return True if an assigned value may be a secret: no variable, type, name in a program, or sentence."""
+    """Return True if an assigned value may be a secret, not a variable, type, name in a program, or sentence."""
     if re.match(_REFERENCE, value) or (kind == "bare" and value.casefold() in _NO_SECRETS):
         return False
     if kind != "bare":
@@ -203,7 +203,7 @@ def _is_secret_query(name: str) -> bool:
     return is_secret_name(name) or name.casefold() in _SECRET_QUERY_NAMES or name.casefold().endswith("-signature")
 
 
-def _of_a_user(match: re.Match[str]) -> Iterator[Span]:
+def _spans_of_user(match: re.Match[str]) -> Iterator[Span]:
     scheme, password = match[1], match[3]
     if password is not None:
         if is_secret_value(password):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from perstack.audit.event_redaction import Redaction
 from perstack.audit.receipt_statements import MAX_RECEIPT_BYTES
-from perstack.audit.redaction import Redaction
-from perstack.audit.verification import Kind, Report
+from perstack.audit.verification_report import Kind, Report
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import count, one_line
 from perstack.doors.cli.export import write_output

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.doors.cli.asking.person import ask_person
+from perstack.doors.cli.exit_statuses import exit_status_of
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
@@ -94,25 +94,6 @@ def can_ask(*, asks: bool) -> bool:
 
 
 _T = TypeVar("_T")
-
-EXIT_STATUS: dict[JobStatus, int] = {
-    "completed": 0,
-    "stoppedByError": 1,
-    "stoppedByInteractiveTool": 3,
-    "stoppedByMaxSteps": 4,
-    "stoppedByBudget": 4,
-    "stoppedByInterrupt": INTERRUPTED,
-    "running": 1,
-    "queued": 0,
-}
-
-TRY_LATER = 75
-"""Status of a pause for a provider's rate limit. Source: EX_TEMPFAIL of sysexits.h."""
-
-
-def exit_status_of(summary: JobSummary) -> int:
-    """Return the exit status of a command that drove the Job to its end or stop."""
-    return TRY_LATER if summary.pause_reason == "rate_limit" else EXIT_STATUS[summary.status]
 
 
 def drive_and_report(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> int:

@@ -9,7 +9,7 @@ from perstack.system.module_path import take_out_current_folder
 
 
 def entry() -> None:
-    """Run the command line, and end the process with an exit status of `main.EXIT_CODES`."""
+    """Run the command line, and end the process with an exit status of `exit_statuses.EXIT_CODES`."""
     take_out_current_folder()
     gc.set_threshold(100_000)  # imports create many objects and free none: collections would take 5 % of the start
     try:

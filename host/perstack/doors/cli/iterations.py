@@ -12,14 +12,8 @@ import click
 
 from perstack.core.base.text import count, duration
 from perstack.core.base.usage import cost_text
-from perstack.doors.cli.driving import (
-    EXIT_STATUS,
-    TRY_LATER,
-    drive_series_and_ask,
-    open_attended_host,
-    run_interruptible,
-    status_of_output,
-)
+from perstack.doors.cli.driving import drive_series_and_ask, open_attended_host, run_interruptible, status_of_output
+from perstack.doors.cli.exit_statuses import EXIT_STATUS, TRY_LATER
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,

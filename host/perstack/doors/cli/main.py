@@ -72,15 +72,6 @@ def _forbid_memory_access() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-EXIT_CODES = {
-    0: "completed",
-    1: "failed",
-    2: "wrong usage or definition",
-    3: "waiting for a person",
-    4: "a limit: steps, or the budget",
-    75: "paused for a provider's rate limit",
-    130: "interrupted",
-}
 _FREE_TEXT_ARGUMENTS = (
     "query",
     "text",

@@ -71,7 +71,7 @@ def _in_bytes(job_size: JobSize) -> dict[str, int]:
     return {**job_size._asdict(), "total": job_size.total}
 
 
-_STATE_WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "left": "left"}
+_STATE_WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "left": "skipped"}
 
 
 @click.group("storage")

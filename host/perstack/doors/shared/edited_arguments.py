@@ -60,7 +60,7 @@ def read_arguments(text: str) -> JsonObject:
     except json.JSONDecodeError as error:
         raise UsageError(f"the changed arguments, line {error.lineno}: {error.msg}") from error
     except RecursionError:
-        raise UsageError("the changed arguments are nested too deep") from None
+        raise UsageError("the changed arguments are nested too deeply") from None
     if not isinstance(value, dict):
         raise UsageError("the changed arguments are not a JSON object")
     return value

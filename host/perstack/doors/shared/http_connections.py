@@ -250,8 +250,8 @@ class ConnectionLimits:
         if self._said_at is None or now - self._said_at > _NOTICE_INTERVAL_S:
             self._said_at = now
             notice(
-                f"there are too many connections: of {self.max_connections}, or {self.max_unauthenticated} of one"
-                " address; more are refused"
+                f"there are too many connections: more than {self.max_connections} in all, or more than"
+                f" {self.max_unauthenticated} from one address, are refused"
             )
 
 

@@ -34,11 +34,11 @@ class AuditTrail(Protocol):
         ...
 
     def anchored(self, job: Job) -> AbstractAsyncContextManager[None]:
-        """Drive a Job in the block; the heads of its logs are sent at the end of it."""
+        """Send the heads of a Job's logs when the block that drives it ends."""
         ...
 
     async def expect(self, owner: Owner) -> None:
-        """Announce a stop of a task, series or schedule."""
+        """Announce that a task, series or schedule is about to stop."""
         ...
 
     async def send_after_stop(self, owner: Owner, head: Head) -> None:
@@ -46,7 +46,7 @@ class AuditTrail(Protocol):
         ...
 
     def anchor_removal(self, owner: Owner) -> AbstractAsyncContextManager[None]:
-        """Remove all logs of an owner in the block; the removal is recorded before."""
+        """Record that all logs of an owner are removed, then run the block, which removes them."""
         ...
 
 

@@ -33,10 +33,10 @@ def open_state(
     env: Mapping[str, str],
     agreement: TrustCheck,
 ) -> Storage:
-    """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
+    """Open the storage at the address `named`, relative to the current folder, or without one the project's.
 
     Raises UsageError if the storage is not installed or not trusted, if a variable is not set, or if a link leads to
-    the state and it is not named.
+    the project's own state.
     """
     setting = project.storage_setting
     if named is not None:
@@ -60,7 +60,7 @@ def _refuse_link(storage: Storage, root: Path) -> None:
     real = Path(os.path.realpath(storage.location))
     if real != Path(os.path.realpath(root), state.relative_to(root)):
         raise UsageError(
-            f"the state is not kept in {state}, which a link leads to {real}: remove the link if you did not make it",
+            f"the state is not kept in {state}, because a link there leads to {real}: remove it if it is not yours",
             next_steps=(SetOption("storage"),),
         )
 
@@ -74,7 +74,7 @@ def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> s
 
 
 def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
-    """Do what `storage_address` does for the address of a dispatcher."""
+    """Return the address with the values of its variables. Raises UsageError."""
     filled = fill_address(address, env, "dispatcher")
     if variables_in([address]):
         find_by_address(address, plugins.dispatcher_at, filled)
@@ -88,7 +88,7 @@ class Dispatching:
     """A dispatcher that is opened on first use."""
 
     def __init__(self, open: Callable[[], Dispatcher | None] = lambda: None, *, is_chosen: bool = False) -> None:
-        """Keep `open` for the first use. `is_chosen`: continued Jobs are queued for workers unless asked otherwise."""
+        """`is_chosen`: continued Jobs are queued for workers by default."""
         self.is_chosen = is_chosen
         self._open = open
         self._dispatcher: Dispatcher | None = None
@@ -105,12 +105,12 @@ class Dispatching:
         """Return the dispatcher. Raises UsageError without one."""
         dispatcher = self.dispatcher
         if dispatcher is None:
-            words = "nothing says which worker drives a Job: set `dispatcher` in [workers] of perstack.toml"
+            words = "there is no dispatcher to queue a Job for workers: set `dispatcher` in [workers] of perstack.toml"
             raise UsageError(words, next_steps=(SetOption("dispatcher"),))
         return dispatcher
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
-        """Queue an order for this storage; with `once`, unless there is one. Returns whether it was queued.
+        """Queue an order for a Job of this storage; with `once`, unless it has one. Return whether it was queued.
 
         Raises UsageError and DispatcherError.
         """
@@ -139,9 +139,9 @@ def dispatching_of(
     env: Mapping[str, str],
     agreement: TrustCheck,
 ) -> Dispatching:
-    """Return the dispatcher that is named, or the project's, or the storage's database if it can be one.
+    """Return the named dispatcher, the project's, or the storage's database if it can be a dispatcher.
 
-    `storage` is its address, or empty. Opening one that the project names raises UsageError if it is not trusted.
+    `storage` is the storage's address, or empty. Opening the project's raises UsageError if it is not trusted.
     """
     if named is not None and not isinstance(named, str):
         dispatcher = named

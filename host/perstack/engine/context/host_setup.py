@@ -1,8 +1,7 @@
 """The definition and the services that a Host works with.
 
-A `HostSetup` is frozen: a change replaces it in the `SetupSource`, so that what has begun keeps the context that it
-began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
-and what is recorded.
+A `HostSetup` is frozen: a change replaces it in the `SetupSource`, and a Job keeps the setup that it began with. Its
+methods check whether an Expert can begin, and compute the sandbox, the protected files and the recorded definition.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.context.protection import RUN_FILES, Protection
+from perstack.engine.context.protection import RUN_FILES, FileOwners, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
-from perstack.engine.plugins.providers import ProviderPool, RunSettings
+from perstack.engine.plugins.providers_and_prices import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import (
     Runtimes,
@@ -52,10 +51,10 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
-_MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
+_MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; then the oldest is dropped
 
 
 def not_attended() -> bool:
@@ -82,18 +81,18 @@ class HostSetup:
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
-    """Return the problem of a Coordinator's result that fits its schema, or None; for a caller with a check."""
-    laid_out: tuple[UnpackedSkill, ...] | None = None
+    """Caller's check of a Coordinator's result that fits its schema: return the problem, or None."""
+    unpacked_skills: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     declared_project: Project | None = None
-    """Today's definition, if `project` is a recorded one: what it runs is protected too."""
+    """Today's definition, if `project` is a recorded one: the files that it runs are protected too."""
     task_commands: tuple[tuple[str, ...], ...] = ()
-    """Commands that tasks wait with: what they run is protected too."""
+    """Commands that tasks wait with: the files that they run are protected too."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
     def with_recorded(self, definition: SeriesDefinition) -> HostSetup:
-        """Return this context with only the Experts of a recorded definition, and today's secrets."""
+        """Return this setup with only the Experts of a recorded definition, and today's secrets."""
         from perstack.core.definitions.recorded_definition import restore_project
 
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
@@ -102,9 +101,9 @@ class HostSetup:
         )
 
     def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostSetup:
-        """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
+        """Return this setup with the Expert's budget for one Job, lowered to what remains of a series' budget.
 
-        `chosen` are the options that determine the Expert's own budget; None for those of this context.
+        `chosen` are the options that determine the Expert's own budget; None for the options of this setup.
         """
         if remaining is None:
             return self
@@ -114,7 +113,7 @@ class HostSetup:
         return replace(self, overrides=overrides)
 
     def with_model(self, model: str | None) -> HostSetup:
-        """Return this context with that model for Runs that begin; None for the configured one."""
+        """Return this setup with `model` for new Runs; None for the configured one."""
         return self if model is None else replace(self, overrides=replace(self.overrides, model=model))
 
     def expert(self, key: str) -> Expert:
@@ -150,7 +149,7 @@ class HostSetup:
                 self.providers.check_tools(self.project, delegate, self.overrides)
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
-        """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""
+        """Return the sandbox policy of an Expert's programs; without `expert`, of programs that belong to none."""
         nobody = Expert(key="", instruction="")
         expert = nobody if expert is None else expert
         return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
@@ -169,15 +168,15 @@ class HostSetup:
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
         """Raise UsageError if this machine cannot apply one of these policies."""
-        local_policies = [relocate_policy(policy, self.laid_out or ()) for policy in policies]
+        local_policies = [relocate_policy(policy, self.unpacked_skills or ()) for policy in policies]
         await check_policies(self.plugins, local_policies, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
         """Return the runtimes for programs of a Job."""
-        return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
+        return Runtimes(self.plugins, self.surroundings(job_id), self.unpacked_skills or ())
 
     def surroundings(self, job_id: str) -> Surroundings:
-        """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
+        """Return the facts about this machine that sandboxes need: the workspace, hidden and protected files."""
         protection = self.protection
         return Surroundings(
             self.workspace,
@@ -185,7 +184,7 @@ class HostSetup:
             self.env.without_stored,
             hidden=protection.hidden,
             protected=(*protection.definitions, *protection.programs),
-            shown=tuple(skill.folder for skill in self.laid_out or ()),
+            shown=tuple(skill.folder for skill in self.unpacked_skills or ()),
             included=self._included,
             on_notice=notice,
         )
@@ -196,8 +195,8 @@ class HostSetup:
         return ProjectGrants(folder_of(self.project, self.workspace))
 
     def vault(self, job_id: str, block: int) -> SecretVault:
-        """Return the secrets that this process has seen of a Job that masks them."""
-        from perstack.engine.plugins.secret_masking import SecretVault
+        """Return the secrets of a Job that this process masks; `block` is the range of their numbers here."""
+        from perstack.engine.plugins.secret_vault import SecretVault
 
         if len(self.vaults) > _MAX_VAULTS:
             self.vaults.pop(next(iter(self.vaults)))
@@ -210,18 +209,19 @@ class HostSetup:
 
     @property
     def protection(self) -> Protection:
-        """The files that Experts and their programs must keep off. Raises StorageError for unreadable grants."""
+        """The files that Experts and their programs must not use. Raises StorageError for unreadable grants."""
         widening = self.overrides.widening
         keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return self.parts.get(RUN_FILES).protection_of(
+        owners = FileOwners(
             (self.project,) if self.declared_project is None else (self.project, self.declared_project),
             self.workspace,
             self.env,
             state=(*self.storage.places, *self.audit.anchor_places),
-            secret=(path.absolute() for path in keys),
+            secret=tuple(path.absolute() for path in keys),
             commands=self.task_commands,
             rules=(*(() if widening is None else widening.allow), *self.grants.rules()),
         )
+        return self.parts.get(RUN_FILES).protection_of(owners)
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
@@ -235,11 +235,11 @@ class HostSetup:
             try:
                 paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
             except TooMuch as error:
-                notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
+                notice(f"`{pattern}` of `include` {error}; check which files programs have created there")
         return paths
 
     def definition(self, expert_key: str) -> SeriesDefinition:
-        """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
+        """Return the definition to record for an Expert that begins now. Raises the errors of `check_ready`."""
         from perstack.core.definitions.recorded_definition import definition_of
 
         project, expert, overrides = self.project, self.expert(expert_key), self.overrides
@@ -255,9 +255,9 @@ class HostSetup:
         return self.parts.get(TOOL_LOCKS)(self.project.path)
 
     def knowledge(self, tool_lock: ToolLock) -> Knowledge:
-        """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
+        """Return the access to Agent Skills and AGENTS.md files of the project; nothing is read yet."""
         return Knowledge(
-            self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.laid_out)
+            self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.unpacked_skills)
         )
 
     def skill_context(self, job_id: str) -> SkillContext:
@@ -278,11 +278,11 @@ class HostSetup:
 
 
 class SetupSource:
-    """Holder of the context in force. What begins reads `current` once, and keeps it."""
+    """Holder of the setup in force. A Job reads `setup` once, when it begins, and keeps it."""
 
     def __init__(self, setup: HostSetup) -> None:
         self.setup = setup
 
     def replace(self, setup: HostSetup) -> None:
-        """Use this context for what begins from now on."""
+        """Use this setup for Jobs that begin from now on."""
         self.setup = setup

@@ -1,4 +1,4 @@
-"""Limit the Jobs that one process drives at a time: each has files open, and a process may have only so many."""
+"""Limit the Jobs that one process drives at a time, because a process may have only so many files open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
 def slots_for(files: int) -> int:
-    """Return how many Jobs a process that may open `files` files may drive; a quarter, at most 256, stays free."""
+    """Return how many Jobs a process that may open `files` files may drive. A quarter, at most 256, stays free."""
     return max(_MIN_SLOTS, min(_MAX_SLOTS, (files - min(256, files // 4)) // _FILES_PER_JOB))
 
 
@@ -30,7 +30,7 @@ class Slots:
         self.limit = limit
         self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._turn = Lock()
+        self._mutex = Lock()
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[None]:
@@ -38,16 +38,16 @@ class Slots:
         if _IS_INSIDE.get():
             yield
             return
-        await self._take()
+        await self._acquire()
         token = _IS_INSIDE.set(True)
         try:
             yield
         finally:
             _IS_INSIDE.reset(token)
-            self._give_back()
+            self._release()
 
-    async def _take(self) -> None:
-        with self._turn:
+    async def _acquire(self) -> None:
+        with self._mutex:
             if self._free:
                 self._free -= 1
                 return
@@ -56,16 +56,16 @@ class Slots:
         try:
             await waiter
         except asyncio.CancelledError:
-            with self._turn:
+            with self._mutex:
                 was_granted = waiter not in self._waiting
                 if not was_granted:
                     self._waiting.remove(waiter)
             if was_granted:
-                self._give_back()
+                self._release()
             raise
 
-    def _give_back(self) -> None:
-        with self._turn:
+    def _release(self) -> None:
+        with self._mutex:
             if not self._waiting:
                 self._free += 1
                 return
@@ -82,7 +82,7 @@ _PROCESS_SLOTS: list[Slots] = []
 
 
 def job_slots() -> Slots:
-    """Return the limit of this process, computed from its limit of open files when the first Job began."""
+    """Return the Job limit of this process, computed once from its limit of open files."""
     if not _PROCESS_SLOTS:
         _PROCESS_SLOTS.append(Slots(slots_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])))
     return _PROCESS_SLOTS[0]

@@ -1,20 +1,20 @@
-"""Files of this machine that Experts and their programs must keep off, and how: the one answer of the host.
+"""Files of this machine that Experts and their programs must not use, or only read.
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
-are protected wherever they are (`core.files.file_names`): files of variables, definitions, git's own, and the state of
-any project. `perstack.trust.run_files` finds the files that are run: without it no Job is driven.
+are protected in any folder (`core.files.file_names`): files of variables, definitions, git's own, and the state of any
+project. `perstack.trust.run_files` finds the files that are run: without it no Job is driven.
 
 | kind | file tools | programs in a sandbox |
 | --- | --- | --- |
 | state: storage, anchors, and the user's folders of perstack | neither listed nor used | absent |
 | secret: files of variables and keys | listed | absent |
-| definitions, and what `include` matches | listed | read |
-| programs: what the host or an `allow` rule runs | read | read |
+| definitions, and files that `include` matches | listed | read |
+| programs: files that the host or an `allow` rule runs | read | read |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -38,24 +38,24 @@ class Protection:
         return (*self.state, *self.secret)
 
 
+@dataclass(frozen=True, slots=True)
+class FileOwners:
+    """Everything in a setup that has or names protected files."""
+
+    projects: tuple[Project, ...]  # the definition in force, and today's if that is another one
+    workspace: Path
+    env: Mapping[str, str]
+    state: tuple[Path, ...]  # files and folders of storage and anchors
+    secret: tuple[Path, ...]  # files of variables and keys
+    commands: tuple[tuple[str, ...], ...]  # commands of tasks
+    rules: tuple[str, ...]  # allow rules of the user, in addition to those of the definitions
+
+
 class RunFiles(Protocol):
     """Functions that find the files which definitions, commands and allow rules run."""
 
-    def protection_of(
-        self,
-        projects: Iterable[Project],
-        workspace: Path,
-        env: Mapping[str, str],
-        state: Iterable[Path],
-        secret: Iterable[Path],
-        commands: Iterable[str | tuple[str, ...]] = (),
-        rules: Iterable[str] = (),
-    ) -> Protection:
-        """Return what is protected in a workspace. Reads no content of files.
-
-        `projects`: the definition in force, and today's. `commands` and `rules` belong to the user and to tasks; no
-        definition has them.
-        """
+    def protection_of(self, owners: FileOwners) -> Protection:
+        """Return the protected files of a workspace, without reading contents of files."""
         ...
 
     def names_files(self, rule: str) -> bool:

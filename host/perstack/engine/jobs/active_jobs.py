@@ -1,4 +1,4 @@
-"""Jobs that this process drives: their tasks, to stop them, and the questions that their delegates ask meanwhile.
+"""Jobs that this process drives: their tasks, to stop them, and the questions that their delegates ask.
 
 It also keeps the skills of Jobs at rest. A tool may ask a person in the middle of a call, as MCP servers do, and wait
 for the answer within that call. Closing its session would end the call, and a tool that acts before it asks would act
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perstack.engine.runs.person_decisions import LiveQuestions  # reading Jobs needs none of it
 
 _MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
-_MAX_KEPT_S = 3600.0
+_MAX_KEPT_S = 3600.0  # seconds for which the skills of a Job at rest stay open
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class ActiveJobs:
         self._closing: set[asyncio.Task[None]] = set()
 
     def task(self, key: str) -> asyncio.Task[object] | None:
-        """Return the task that drives it; None if this process does not."""
+        """Return the task that drives a Job or Run; None if this process does not drive it."""
         active = self._active.get(key)
         return None if active is None else active.task
 
     def stop(self, key: str) -> None:
-        """Cancel its task because a stop was requested."""
+        """Cancel the task that drives a Job or Run, because a stop was requested."""
         self._active[key].stop.requested = True
         self._active[key].task.cancel()
 
     def stop_after_step(self, key: str) -> bool:
-        """Stop it when each of its Runs has finished its current step; False if this process does not drive it."""
+        """Stop a Job or Run after the current step of each Run. Return False if this process does not drive it."""
         active = self._active.get(key)
         if active is not None:
             active.stop.after_step = True
@@ -86,7 +86,7 @@ class ActiveJobs:
 
     @contextmanager
     def showing(self, job_id: str, questions: LiveQuestions) -> Generator[None]:
-        """Let `questions` find the questions that delegates of the Job ask during the block."""
+        """Make `questions(job_id)` return these questions of the Job's delegates during the block."""
         self._questions[job_id] = questions
         try:
             yield
@@ -100,7 +100,7 @@ class ActiveJobs:
     # --- skills of Jobs at rest -----------------------------------------------------------------------------------
 
     async def leave_skills(self, drive: JobDrive) -> None:
-        """Close the skills of a Job that is not driven any more, or keep them for the answer to a call of theirs."""
+        """Close the skills of a Job that is no longer driven; keep them if one of their calls waits for an answer."""
         setup, loaded_job = drive.setup, drive.job
         is_answered_here = setup.is_attended() and loaded_job.question is not None and not drive.worker.name
         if not (is_answered_here and drive.skills.has_waiting_call):
@@ -131,7 +131,7 @@ class ActiveJobs:
     async def close_skills(self, job_id: str) -> None:
         """Close the skills that are kept for a Job, if there are any."""
         kept_skills = self._forget(job_id)
-        # an event loop that has ended has cancelled all their tasks
+        # if another event loop opened them, it has ended and has cancelled their tasks
         if kept_skills is not None and kept_skills.loop is asyncio.get_running_loop():
             await kept_skills.skills.close()
 

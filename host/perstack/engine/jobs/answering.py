@@ -19,9 +19,9 @@ from perstack.next_steps import AnswerEarlier, Continue, Inspect
 
 
 def answer_current(job: Job, run: Run, answer: UnreadAnswer, overrides: Overrides) -> ResumedRun:
-    """Return the Coordinator's Run, resumed with an answer to the Job's question.
+    """Return the Coordinator's Run, to be resumed with an answer to the Job's question.
 
-    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
+    Raises UsageError if nothing is asked or the answer does not fit, Conflict if the question was answered already.
     """
     question = job.question
     check_signal(job, answer.signal)
@@ -36,15 +36,15 @@ def answer_current(job: Job, run: Run, answer: UnreadAnswer, overrides: Override
 
 
 async def answer_in_branch(
-    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, given_answer: UnreadAnswer
+    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, unread_answer: UnreadAnswer
 ) -> NewRun:
     """Return a Run that starts where `base_run` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = given_answer.read_unchecked(_question_at(base_run, checkpoint_id))
+    answer = unread_answer.read_unchecked(_question_at(base_run, checkpoint_id))
     origin = ContinuedFrom(run_id=base_run.id, checkpoint_id=event_id_of(base_run.id, base_run.head.seq), answers=True)
-    person_answer = PersonAnswer(answer, given_answer.by)
+    person_answer = PersonAnswer(answer, unread_answer.by)
     return NewRun(expert, base_run.start.query, continued_from=origin, base_run=base_run, answer=person_answer)
 
 
@@ -59,7 +59,3 @@ def _question_at(base_run: Run, checkpoint_id: str) -> OpenQuestion:
             f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", base_run.start.job_id),)
         )
     return question
-
-
-# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result. Answers of a
-# person count only if the caller named the recording: a definition must not bring its own consent.

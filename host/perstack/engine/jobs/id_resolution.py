@@ -23,7 +23,7 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
     """Return the complete id for a typed one; the suffix of a Run, checkpoint or question is kept.
 
     `@last` is the most recently written owner of the first kind, `@last~1` the one before. An unknown id is returned
-    unchanged. Raises UsageError for an ambiguous prefix, and NotFound if there are not so many.
+    unchanged. Raises UsageError for an ambiguous prefix, and NotFound for too large a number.
     """
     match = re.fullmatch(_LAST_PATTERN, typed)
     if match is not None:

@@ -1,4 +1,4 @@
-"""Queue of Jobs for workers; `perstack.workers.queue` has it. Without a dispatcher every Job is driven here."""
+"""Protocol of the queue of Jobs for workers, which `perstack.workers.queue` implements."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from perstack.ports.parts import Part
 
 
 class JobQueue(Protocol):
-    """Jobs that are queued for workers."""
+    """Jobs that are queued for workers. Without a dispatcher every Job is driven here."""
 
     async def submit(
         self, job_request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
-        """Record a new Job for a worker to drive, and return its summary, with the status `queued`."""
+        """Record a new Job for a worker to drive from `at` (milliseconds since 1970), and return its summary."""
         ...
 
     def requests(
@@ -32,7 +32,7 @@ class JobQueue(Protocol):
         ...
 
     async def ordered(self, summary: JobSummary) -> JobSummary:
-        """Order the Job if it is queued, and return it."""
+        """Submit the order of a Job that is queued, and return the summary."""
         ...
 
     async def interrupt_queued(self, job_id: str) -> bool:
@@ -40,7 +40,7 @@ class JobQueue(Protocol):
         ...
 
     async def runs_with_orders(self, job_id: str) -> tuple[str | None, ...]:
-        """Return what may have orders: None for the Job itself, and the ids of its delegates."""
+        """Return which Runs of a Job may have orders: ids of delegates, and None for the Job itself."""
         ...
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
@@ -48,9 +48,9 @@ class JobQueue(Protocol):
         ...
 
     async def requeue_lost(self) -> tuple[str, ...]:
-        """Order recorded Jobs without an order, and return their ids."""
+        """Submit orders for queued Jobs that have none, and return their ids."""
         ...
 
 
 JOB_QUEUE: Part[Callable[[SetupSource, JobReader, JobRunner], JobQueue]] = Part("queue of Jobs")
-"""Returns the queue of the dispatcher of the context in force."""
+"""Returns the queue of the dispatcher of the setup in force."""

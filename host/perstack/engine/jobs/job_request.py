@@ -1,6 +1,6 @@
 """Requests for new Jobs, and the fields of a new Run that its caller sets.
 
-Such a field, as `labels`, is declared in `CallerFields`, beside the event that records it. Functions between a caller
+Such a field (`labels`) is declared in `CallerFields`, beside the event that records it. Functions between a caller
 and that event pass all of them on as `**caller_fields`, so that a new one changes none of them; `takes_caller_fields`
 names each in their signatures.
 """
@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A caller's request for a new Job. Its fields and the model of `results` are checked, the rest needs a setup."""
+    """A caller's request for a new Job. So far only `caller_fields` and the model of `results` are checked."""
 
     expert_key: str
     query: str
@@ -48,7 +48,7 @@ def takes_caller_fields(function: _Function) -> _Function:
     Documentation and the check of arguments read the signature. Each field may be left out, or None.
     """
     signature = inspect.signature(function)
-    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = [value for value in signature.parameters.values() if value.kind is not value.VAR_KEYWORD]
     annotations = {name: re.sub(r"[a-z_]+\.", "", str(type_)) for name, type_ in CallerFields.__annotations__.items()}
     fields = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -21,10 +21,6 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query, expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import StoredEvent
-from perstack.core.runs.events.context import CompactHistory, StartCompaction
-from perstack.core.runs.events.generations import Retry
-from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
@@ -36,7 +32,7 @@ from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.leases_and_stop_requests import StopRequests
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
@@ -50,6 +46,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, JsonValue
 
     from perstack.core.jobs.answer_reading import UnreadAnswer
+    from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.start import CallerFields
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
 
@@ -83,7 +80,7 @@ class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
     def __init__(self, source: SetupSource, active: ActiveJobs | None = None) -> None:
-        """Operate on Jobs. `active` has the Jobs driven already."""
+        """Operate on the Jobs of the setup's storage. `active` has the Jobs that are driven already."""
         super().__init__(source.setup.storage)
         self.source = source
         self.runner = JobRunner(source, self, active or ActiveJobs())
@@ -94,7 +91,7 @@ class Jobs(JobReader):
         return self.source.setup.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: SetupSource) -> Jobs:
-        """Return these Jobs, driven with another context."""
+        """Return these Jobs, driven with another setup."""
         return Jobs(source, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
@@ -140,7 +137,7 @@ class Jobs(JobReader):
         by: By | None = None,
         **caller_fields: Unpack[CallerFields],
     ) -> JobSummary:
-        """Record a new Job for a worker to drive. See `JobQueue.submit`."""
+        """Record a new Job for a worker to drive from `at` (milliseconds since 1970). See `JobQueue.submit`."""
         job_request = JobRequest(expert_key, query, job_id, attachments, checked_fields(caller_fields))
         return await self.queue.submit(job_request, at=at, priority=priority, by=by)
 
@@ -163,11 +160,11 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         new_fields, results = checked_fields(caller_fields), result_reader(output)
-        context = results.add_to(self.source.setup)
-        expert, query = context.expert(expert_key), check_query(query)
-        context.project.check_guarded(expert.key)
+        setup = results.add_to(self.source.setup)
+        expert, query = setup.expert(expert_key), check_query(query)
+        setup.project.check_guarded(expert.key)
         job_id = await self.id_or_latest(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
+        store_attachments = await read_attachments(setup, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
@@ -178,7 +175,7 @@ class Jobs(JobReader):
             return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
 
         return results.read(
-            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+            await self.runner.run_existing(setup, job_id, decide, on_event, store_attachments=store_attachments)
         )
 
     async def answer(
@@ -213,19 +210,19 @@ class Jobs(JobReader):
         job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
         from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
-        given_answer = person_answer(text, changed, by, question_id, signal)
+        unread_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
-        context = (results.checking if resumes else results.add_to)(self.source.setup)
+        setup = (results.checking if resumes else results.add_to)(self.source.setup)
 
         async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
                 results.check_recorded(job.coordinator)
-                return answer_current(job, job.coordinator, given_answer, context.overrides)
+                return answer_current(job, job.coordinator, unread_answer, setup.overrides)
             base = await self._base(job, resume_from)
-            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
+            return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), unread_answer)
 
-        queue = self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
+        queue = self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
         return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
@@ -242,7 +239,7 @@ class Jobs(JobReader):
         """
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
-            raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
+            raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
@@ -268,8 +265,8 @@ class Jobs(JobReader):
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.id_or_latest(job_id), result_reader(output)
-        context = results.checking(self.source.setup)
-        overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
+        setup = results.checking(self.source.setup)
+        overrides = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
@@ -277,17 +274,17 @@ class Jobs(JobReader):
 
             run = job.coordinator
             results.check_recorded(run)
-            answers = context.parts.get(RECORDED_ANSWERS)
-            if (recorded := answers.recorded_answer(context, job)) is not None:
+            answers = setup.parts.get(RECORDED_ANSWERS)
+            if (recorded := answers.recorded_answer(setup, job)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            retried = answers.recorded_settlements(context, job)
+            retried = answers.recorded_settlements(setup, job)
             calls = tuple(
                 unsettled_call
                 for unsettled_call in unsettled_calls(job.runs.values())
                 if unsettled_call.key not in retried
             )
-            run_overrides = with_one_model(context.project, overrides, run.start.provider)
+            run_overrides = with_one_model(setup.project, overrides, run.start.provider)
             reason, limits = resumption(
                 job, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
@@ -296,8 +293,8 @@ class Jobs(JobReader):
             decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
-        queue = None if drive else self.queue.requests(context, by, drive)
-        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
+        queue = None if drive else self.queue.requests(setup, by, drive)
+        summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
         return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
@@ -307,20 +304,20 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.id_or_latest(job_id), self.source.setup
-        overrides = context.overrides
-        context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
+        job_id, setup = await self.id_or_latest(job_id), self.source.setup
+        overrides = setup.overrides
+        setup = replace(setup, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             run = job.coordinator
-            expert = context.expert(run.start.expert_key)
+            expert = setup.expert(run.start.expert_key)
             origin = await before_compaction(self, run)
             base = await self.state_at(origin.checkpoint_id, job_id)
             return NewRun(expert, run.start.query, continued_from=origin, base_run=base)
 
-        return await self.runner.run_existing(context, job_id, decide, on_event)
+        return await self.runner.run_existing(setup, job_id, decide, on_event)
 
     async def signal(
         self,
@@ -357,30 +354,32 @@ class Jobs(JobReader):
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            context = self.source.setup
+            setup = self.source.setup
             async with self.storage.lease(job_id, this_process()):
                 job = await self.load(job_id)
-                async with context.audit.anchored(job):
+                async with setup.audit.anchored(job):
                     await self.runner.stop_remote(job)
                     await self._close(job, by or this_user(), cleaned(reason))
             if job.coordinator.queued is not None:
                 await self.queue.withdraw(job_id)
 
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
-        """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
+        """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
+        from perstack.core.runs.events.lifecycle import CloseRun
+
         await self.runner.active.close_skills(loaded_job.id)
-        job, last, context = loaded_job, loaded_job.coordinator, self.source.setup
+        job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
             raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
         others = (run for run in loaded_job.runs.values() if run is not last)
         open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
-        summary_file = JobSummaryFile(context.storage, job)
+        summary_file = JobSummaryFile(setup.storage, job)
         if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
             await summary_file.mark_stale()
-        emit = context.emitter()
+        emit = setup.emitter()
         for run in open_runs:
-            session = RunSession.of(context.storage, job, run, emit, clock=context.clock)
+            session = RunSession.of(setup.storage, job, run, emit, clock=setup.clock)
             session.add(CloseRun(**session.stamp(), by=by, reason=reason))
             await session.flush()
         await summary_file.write(is_driven=False)
@@ -400,7 +399,7 @@ class Jobs(JobReader):
                 return
             info = info or await self.storage.lease_info(job_id)
             if info is None:
-                raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
+                raise UsageError(f"Job {job_id} cannot be stopped: no process drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
         self.runner.active.stop(job_id)
@@ -418,12 +417,12 @@ class Jobs(JobReader):
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+            from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
             await DelegateLeases(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
-        """Remove these Jobs for good; yield each id with None once it is removed, or with the reason why it is kept."""
+        """Remove these Jobs for good. Yield each id, with None after its removal or the reason why the Job is kept."""
         for job_id in job_ids:
             try:
                 await self.delete(job_id)
@@ -436,14 +435,14 @@ class Jobs(JobReader):
 
     async def not_retained(self) -> Sequence[JobSummary]:
         """Return the Jobs that `[retention]` of the project removes now."""
-        context = self.source.setup
-        retention = context.project.retention
+        setup = self.source.setup
+        retention = setup.project.retention
         if retention is None:
             return []
         all_jobs = [
             summary async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for summary in page.jobs
         ]
-        return expired_jobs(all_jobs, retention, context.clock.now())
+        return expired_jobs(all_jobs, retention, setup.clock.now())
 
     async def _base(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
@@ -460,9 +459,9 @@ class Jobs(JobReader):
 async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     """Return the place before the latest compaction of a Coordinator's Run. Raises UsageError without one."""
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
-    compactions = (index for index in range(len(events) - 1, 0, -1) if isinstance(events[index], CompactHistory))
+    compactions = (index for index in range(len(events) - 1, 0, -1) if events[index].type == "compactHistory")
     if (compaction := next(compactions, None)) is None:
-        words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
+        words = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
         raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
     index = compaction
     while _is_of_summary(events[index - 1]):
@@ -471,7 +470,7 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
 
 
 def _is_of_summary(event: StoredEvent) -> bool:
-    return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)
+    return event.type == "startCompaction" or (event.type == "retry" and event.overflow is None)
 
 
 def asked_id(question: Question | str | None, question_id: str | None) -> str | None:
@@ -489,6 +488,6 @@ def person_answer(
     signal: str | None = None,
 ) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # most Jobs read no answers
 
     return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

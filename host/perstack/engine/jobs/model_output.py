@@ -1,9 +1,8 @@
 """Results as objects of a pydantic model of the caller: `run(…, output=Model)`.
 
-A new Run is given the JSON schema of the model, in place of the Expert's `output`, and its log holds only that. While
-the Job is driven here, a result that fits the schema is also parsed by the model, so that its validators count: a
-refusal is handled like a result that does not fit. A resume needs a model with an equal schema, or checks the schema
-alone without one.
+A new Run gets the JSON schema of the model in place of the Expert's `output`; its log has the schema, not the model.
+While the Job is driven here, the model also parses a result that fits the schema: if a validator refuses it, the result
+counts as one that does not fit. A resume needs a model with an equal schema; without one only the schema is checked.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from perstack.errors import UsageError
 
 
 class ResultReader:
-    """Reader of a Job's result for its caller. Without a model, as here, contexts and summaries stay as they are."""
+    """Reader of a Job's result for a caller without a model: it leaves setups and summaries unchanged."""
 
     def add_to(self, setup: HostSetup) -> HostSetup:
-        """Return the context with the model's schema and check, for a Run that begins."""
+        """Return the setup with the model's schema and check, for a Run that begins."""
         return setup
 
     def checking(self, setup: HostSetup) -> HostSetup:
-        """Return the context with the model's check, for a Run that is resumed and has its schema."""
+        """Return the setup with the model's check, for a Run that is resumed and has its schema."""
         return setup
 
     def check_recorded(self, run: Run) -> None:
         """Raise UsageError if a Run to resume was begun with another schema than the model's, or with none."""
 
     def read(self, summary: JobSummary) -> JobSummary:
-        """Return the summary, as a ParsedJob for a model: its `output` is None without a result."""
+        """Return the summary; with a model a ParsedJob, whose `output` is None without a result."""
         return summary
 
 
@@ -49,7 +48,7 @@ def result_reader(model: type[BaseModel] | None) -> ResultReader:
 
 
 class ModelOutput(ResultReader, Generic[OutputT]):
-    """Schema, check and parsed result of one Job."""
+    """Reader that parses the result of one Job by a model."""
 
     def __init__(self, model: type[OutputT]) -> None:
         """Compute the model's schema. Raises UsageError for a model that cannot be the schema of a result."""
@@ -70,11 +69,10 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         recorded = schema_of_run(run.start)
         if recorded == self._schema:
             return
-        words = "has no schema of its result" if recorded is None else "was begun with another JSON schema"
-        remedy = "" if recorded is None else ", or give the model that it was begun with"
-        raise UsageError(
-            f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave the model out{remedy}"
-        )
+        words = "was begun without a schema" if recorded is None else "was begun with another JSON schema"
+        remedy = "" if recorded is None else ", or pass the model that it was begun with"
+        job_id, name = run.start.job_id, self._model.__name__
+        raise UsageError(f"output: Job {job_id} {words}, not with that of {name}: leave the model out{remedy}")
 
     @override
     def read(self, summary: JobSummary) -> ParsedJob[OutputT]:

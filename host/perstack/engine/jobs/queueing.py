@@ -1,4 +1,4 @@
-"""Recording of Jobs for workers instead of driving them; `perstack.workers.queued_definition` does it."""
+"""Protocol for queueing Jobs for workers, which `perstack.workers.queued_definition` implements."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class QueueRequest:
 
     by: By
     definition: SeriesDefinition | None = None
-    """The definition to record, unless the Job has one already; None to use the worker's own."""
-    due: int = 0
-    priority: int = 0
+    """The definition to record, unless the Job has one already; None for the worker's own."""
+    due: int = 0  # milliseconds since 1970; 0 to drive it as soon as possible
+    priority: int = 0  # higher ones first
 
 
 class Queueing(Protocol):

@@ -19,7 +19,6 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
-from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
@@ -35,6 +34,7 @@ from perstack.ports.storage import Page, RunRef, Storage
 if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
     from perstack.core.jobs.summary import PlacedRun
+    from perstack.core.runs.events import StoredEvent
 
 _MAX_CONCURRENT_READS = 16  # Jobs that are read concurrently: on a server each read waits for an answer
 
@@ -67,22 +67,22 @@ class JobReader:
         cached = await read_summary(self.storage, job_id, JobSummary)
         if cached is None or cached.id != job_id:  # copied from another Job
             return await self._derive(job_id)
-        # a question is computed from the logs: what a person answers must not come from a cache
-        if cached.status != "running" and cached.asking is None and not _may_be_behind(cached):
+        # a question is derived from the logs: a person must not answer one from a cache
+        if cached.status != "running" and cached.asking is None and not _may_be_stale(cached):
             return cached
         try:
             return await self._derive(job_id)
         except NotFound:
             if await self.storage.lease_info(job_id) is None:
                 raise
-            return cached  # it is about to begin
+            return cached  # the Job is about to begin
 
     async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
     ) -> JobPage:
         """Return a page of Jobs, most recently written first. `after` is the `next` of the page before.
 
-        With `labels` only Jobs that have all of them; such a page may have more than `limit`.
+        With `labels`, the page has only Jobs with all of them, and may have more than `limit`.
         """
         jobs: list[JobSummary] = []
         while True:
@@ -97,7 +97,7 @@ class JobReader:
     @overload
     async def complete_id(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
     async def complete_id(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
-        """Return the id for what a person typed: a complete id, a unique prefix, `@last` or `@last~N`; None for None.
+        """Return the id that a person typed as a complete id, a unique prefix, `@last` or `@last~N`; None for None.
 
         Raises UsageError that lists all matches of an ambiguous prefix.
         """
@@ -120,7 +120,7 @@ class JobReader:
             return _unreadable_job(job_id, error)
 
     async def row_to_delete(self, job_id: str) -> JobSummary:
-        """Return the row of a Job to delete, which need not read nor have an event. Raises NotFound."""
+        """Return the `row` of a Job to delete, which may be unreadable or without events. Raises NotFound."""
         try:
             return await self.row(job_id) or await self.job(job_id)
         except NotFound as error:
@@ -268,7 +268,7 @@ class JobReader:
         return await self.job(job_id)
 
     async def _needs_no_worker(self, job_id: str) -> bool:
-        """Return whether no worker will drive a Job that is not driven now; a «running» one was just claimed."""
+        """Return whether workers are done with a Job that is not driven now; a «running» one was just claimed."""
         summary = await self.job(job_id)
         state = job_state(summary, 0, by_workers=True)
         if state != "leftToWorkers":
@@ -284,17 +284,19 @@ class JobReader:
         return tree_of(
             summary.runs,
             {
-                run_summary.id: await self._place(summary.id, run_summary)
+                run_summary.id: await self._origin_of(summary.id, run_summary)
                 for run_summary in summary.runs
                 if run_summary.continued_from
             },
         )
 
-    async def _place(self, job_id: str, run_summary: RunSummary) -> ContinuedFrom:
+    async def _origin_of(self, job_id: str, run_summary: RunSummary) -> ContinuedFrom:
+        from perstack.core.runs.events import parse_event  # lists of Jobs parse no event
+
         with suppress(StorageError, ValueError):
             for line in await self.storage.read(RunRef(job_id, run_summary.id), limit=1):
                 start = parse_event(open_line(line).payload)
-                if isinstance(start, StartRun) and start.continued_from is not None:
+                if start.type == "startRun" and start.continued_from is not None:
                     return start.continued_from
         checkpoint_id = run_summary.continued_from or ""
         run_id = place_of(checkpoint_id)[1] if is_place(checkpoint_id) else ""
@@ -348,18 +350,18 @@ class JobReader:
         try:
             job = await self.load(job_id)
         except Damaged as damage:
-            return await self._of_damaged(job_id, damage)
-        driven = await self.storage.lease_info(job_id) is not None
+            return await self._summary_of_damaged(job_id, damage)
+        is_driven = await self.storage.lease_info(job_id) is not None
         # not stored: a write would make this the Job written to last, and the heads in the old summary are evidence
-        return summarize(job, is_driven=driven)
+        return summarize(job, is_driven=is_driven)
 
-    async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
+    async def _summary_of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
         job, runs = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self.storage, job_id):
-            reading = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
-            if reading.loaded is not None:
-                runs[run_id] = reading.loaded.state
+            partial = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
+            if partial.loaded is not None:
+                runs[run_id] = partial.loaded.state
                 job.update(runs[run_id])
         if not job.coordinators:
             return _unreadable_job(job_id, damage)
@@ -382,7 +384,7 @@ class JobReader:
         raise NotFound(f"there is no checkpoint {checkpoint_id}{suffix}", next_steps=(Inspect("log", job_id),))
 
 
-def _may_be_behind(summary: JobSummary) -> bool:
+def _may_be_stale(summary: JobSummary) -> bool:
     if summary.status != "queued":
         return False
     return any(
@@ -396,7 +398,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
         return None, None
     job_cursor, separator, run_id = after.partition("/")
     if not separator:
-        raise UsageError(f"{after!r} is not a place in the list of Runs: use `next` of the page before")
+        raise UsageError(f"{after!r} is not a cursor of the list of Runs: use `next` of the page before")
     return job_cursor or None, run_id or None
 
 

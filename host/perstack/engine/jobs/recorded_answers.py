@@ -17,7 +17,7 @@ class RecordedAnswers(Protocol):
     """Functions that answer for a person whose answers were recorded."""
 
     def recorded_answer(self, setup: HostSetup, job: Job) -> ResumedRun | None:
-        """Return the Coordinator's Run, resumed with the recorded answer; None without an answer."""
+        """Return the Coordinator's Run, to be resumed with the recorded answer; None without an answer."""
         ...
 
     def recorded_settlements(self, setup: HostSetup, job: Job) -> dict[str, Settlement]:

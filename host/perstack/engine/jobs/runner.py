@@ -1,12 +1,12 @@
-"""Drive Jobs in this process: what every operation that begins or continues a Job shares.
+"""Drive Jobs in this process: the steps that are common to all operations which begin or continue a Job.
 
-The steps are the same for all. *Prepare*: check everything that can be missing here (definition, lock, Agent Skills,
-keys, sandbox), and keep what was found in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record
-the Run's first event from them, in memory. *Drive*: `RunLoop` writes it and performs commands; or the Job is queued for
-a worker. A new Job is prepared before it is created. `run_existing` takes, in this order, a slot of the process's Job
-limit, the lease of the Job on a workspace that is not being rewound, and the guard of leftover programs; it loads the
-Job and lets the operation's `decide` check it. `decide` writes nothing: it returns the Run that begins or resumes, as
-data. `ActiveJobs` (active_jobs.py) holds the tasks that drive Jobs, to stop them.
+*Prepare*: check everything that can be missing here (definition, lock, Agent Skills, keys, sandbox), and keep the
+results in a `RunnableContext` and a `PreparedRun`; nothing is written. *Begin*: record the Run's first event from them,
+in memory. *Drive*: `RunLoop` writes it and performs commands; or the Job is queued for a worker. A new Job is prepared
+before it is created. `run_existing` takes, in this order, a slot of the process's Job limit, the lease of the Job on a
+workspace that is not being rewound, and the guard of leftover programs; it loads the Job and lets the operation's
+`decide` check it. `decide` writes nothing: it returns the Run that begins or resumes, as data. `ActiveJobs`
+(active_jobs.py) holds the tasks that drive Jobs, to stop them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.trust_checks import ToolLock
@@ -54,7 +54,7 @@ Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 
 @dataclass(frozen=True, slots=True)
 class RunnableContext:
-    """A host context with the lock and the Agent Skills that a Job is driven with."""
+    """A setup with the lock and the Agent Skills that a Job is driven with."""
 
     setup: HostSetup
     tool_lock: ToolLock
@@ -72,15 +72,15 @@ class RunnableContext:
 
 
 WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
-"""Returns the commands that tasks of a storage wait with: what they run is protected from Experts."""
+"""Returns the commands that tasks of a storage wait with: the files that they run are protected from Experts."""
 
 Lease = Callable[[], AbstractAsyncContextManager[None]]
 WORKSPACE_LEASE: Part[Callable[[SetupSource, JobReader, Lease], AbstractAsyncContextManager[None]]] = Part("rewinds")
-"""Holds the lease of what is driven in the workspace of a context, and prevents rewinds of its files meanwhile."""
+"""Holds the lease of a Job that is driven in the workspace of a setup, and prevents rewinds of its files meanwhile."""
 
 
 class JobRunner:
-    """Drives Jobs with the context in force when they begin."""
+    """Drives Jobs with the setup that is in force when they begin."""
 
     def __init__(self, source: SetupSource, reader: JobReader, active: ActiveJobs) -> None:
         """Drive the Jobs that `reader` reads."""
@@ -130,7 +130,7 @@ class JobRunner:
         """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
         `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with.
-        `store_attachments` stores those of a new Run's query. `queue` returns how the Job is queued; None to drive it.
+        `store_attachments` stores attachments of a new Run. `queue` returns how the Job is queued; None to drive it.
         """
         setup.audit.check()
         listener = as_listener(on_event)
@@ -163,7 +163,7 @@ class JobRunner:
             yield stop
 
     async def context_of(self, setup: HostSetup, job: Job, tool_lock: ToolLock | None = None) -> RunnableContext:
-        """Return what a resumed Job is driven with: what its latest Run was queued with, or else `setup`."""
+        """Return the context of a resumed Job: with the setup that its latest Run was queued with, or else `setup`."""
         digest, key = job.coordinator.definition, job.coordinator.start.expert_key
         if digest is not None:
             setup, tool_lock = await setup.parts.get(QUEUEING).load_queued_context(setup, job.id, digest)
@@ -179,7 +179,7 @@ class JobRunner:
         *,
         worker: WorkerRole | None = None,
     ) -> JobSummary:
-        """Begin or resume a Run of a Job and drive it until it stops, and on while a recording answers its questions.
+        """Begin or resume a Run of a Job and drive it until it stops and no recording answers its question.
 
         The caller has checked that this machine can apply the sandbox policy of the Run.
         """
@@ -203,7 +203,7 @@ class JobRunner:
         worker: WorkerRole | None = None,
         is_driven_here: bool = True,
     ) -> JobDrive:
-        """Return the context of a Job to drive; without a `worker` this process is none."""
+        """Return the drive of a Job. `worker` None: this process is not a worker."""
         from perstack.engine.runs.beginning import ResumedRun
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
         from perstack.engine.runs.person_decisions import NO_DECISIONS
@@ -225,7 +225,7 @@ class JobRunner:
     async def _prepare_job(
         self, setup: HostSetup, job_request: JobRequest, *, is_driven_here: bool
     ) -> tuple[RunnableContext, PreparedRun]:
-        """Check that a new Job can begin. For a worker's, only what must be here is checked. Writes nothing."""
+        """Check that a new Job can begin; for a worker, only what must be on this machine. Writes nothing."""
         from perstack.engine.runs.beginning import NewRun, prepare_run
 
         query, expert = check_query(job_request.query), setup.expert(job_request.expert_key)
@@ -264,7 +264,7 @@ class JobRunner:
     async def _with_attachments(
         self, prepared_run: PreparedRun, store: StoreAttachments | None, job_id: str
     ) -> PreparedRun:
-        """Store the attachments of a Run that can begin. Return it with them."""
+        """Store the attachments of a new Run's query, and return the Run with them."""
         contents = () if store is None else await store(self._reader.storage, job_id)
         return replace(prepared_run, new=replace(prepared_run.new, attachments=contents)) if contents else prepared_run
 
@@ -300,7 +300,6 @@ class JobRunner:
     ) -> JobSummary:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
         from perstack.engine.runs.job_drive import Allowance
-        from perstack.engine.runs.loop import RunLoop
 
         setup, heads = runnable.setup, dict(job.heads)
         drive = self.job_drive(runnable, job, start, on_event, stop, worker=worker)
@@ -308,6 +307,8 @@ class JobRunner:
         await self.active.continue_skills(drive, heads, resumes=isinstance(start, ResumedRun))
         start_run, limits = session.run.start, session.run.limits
         drive.emit.display(runtime_begins(start_run, limits, setup.storage.location, setup.clock.now()))
+        from perstack.engine.runs.loop import RunLoop  # with all events, after the first one is shown
+
         async with setup.audit.anchored(job):
             try:
                 with self.active.showing(job.id, drive.questions):
@@ -337,8 +338,8 @@ class JobRunner:
     async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:
         holder, storage = this_process(), self._reader.storage
         requested = partial(StopRequests(storage).wait_for_stop_request, job_id, holder)
-        guard = self._source.setup.parts.get(WORKSPACE_LEASE)
-        leased = guard(self._source, self._reader, lambda: storage.lease(job_id, holder))
+        workspace_lease = self._source.setup.parts.get(WORKSPACE_LEASE)
+        leased = workspace_lease(self._source, self._reader, lambda: storage.lease(job_id, holder))
         async with (
             leased,
             leftover_programs_ended(storage),
@@ -364,10 +365,10 @@ class JobRunner:
         return job_id
 
     async def _check_not_begun(self, job_id: str) -> None:
-        """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
+        """Raise UsageError if a Job has events, or had some that were removed: its id must not be used again."""
         state = await self._reader.begun_state(job_id)
         if state == "begun":
-            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
+            raise UsageError(f"Job {job_id} exists already", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":
-            words = f"Job {job_id} had events, and its logs are gone: put them back"
+            words = f"Job {job_id} had events, and its logs are gone: put them back from a copy"
             raise UsageError(words, next_steps=(SetOption("job_id"),))

@@ -12,9 +12,9 @@ checkpoint files) is a cache that can be derived again.
   the log unreadable for ever.
 - Damage in the middle never hides what is before it: `readable` returns that part together with the error.
 
-`run_session` writes the log of a Run that is being driven, `leases_and_stop_requests` says who drives it, and `storage`
-has the spaces and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line in `storage.OWNER_KINDS`
-and a check in `audit.audit`.
+`run_session` writes the log of a Run that is being driven, `delegate_leases_and_stop_requests` says who drives it, and
+`storage_access` has the spaces and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line in
+`storage_access.OWNER_KINDS` and a check in `audit.auditor`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class InvalidTransition(InvalidEvent):
     """An event that cannot follow those before it."""
 
     def __init__(self, ref: RunRef, name: str, seq: int, error: Exception) -> None:
-        super().__init__(ref, name, seq, f"it does not follow from what comes before it ({error})")
+        super().__init__(ref, name, seq, f"it cannot follow the events before it ({error})")
 
 
 # Logs as lines, before their events are parsed.
@@ -62,7 +62,7 @@ class InvalidTransition(InvalidEvent):
 async def readable(
     storage: Storage, ref: RunRef, after: int = 0, limit: int | None = None
 ) -> tuple[list[bytes], Damaged | None]:
-    """Return the lines after place `after`, at most `limit`, up to the first damage, and the damage if there is any."""
+    """Return the lines after place `after`, at most `limit`, up to the first damage; and the damage, or None."""
     try:
         return await storage.read(ref, after=after, limit=limit), None
     except Damaged as error:
@@ -79,7 +79,7 @@ def checked(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
 
 
 async def add_payload(storage: Storage, ref: RunRef, payload: bytes) -> None:
-    """Append a line that is no event and does not change a state. Raises Conflict if another process appended first."""
+    """Append a line that is not an event, so it changes no state. Raises Conflict if another process appended first."""
     lines = await storage.read(ref)
     head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
     await storage.append(ref, head.seq, seal(head, [payload])[0])
@@ -105,7 +105,7 @@ _EVENTS_PER_TURN = 500  # events that are folded before other tasks of the event
 
 
 class LogFormat(Protocol[S, E]):
-    """Rules of one kind of logs: how its events are parsed and folded."""
+    """Rules of one kind of log: how its events are parsed and folded."""
 
     def name(self, ref: RunRef) -> str:
         """Return the name of the log in messages."""
@@ -116,7 +116,7 @@ class LogFormat(Protocol[S, E]):
         ...
 
     async def follow(self, state: S | None, event: E, head: Head, /) -> S:
-        """Return the state after one more event, with which the log ends at `head`.
+        """Return the state after one more event; `head` is the end of the log with it.
 
         Raises ValueError, LookupError or UsageError for an event that cannot follow; NotFound and Damaged if an event
         that it refers to in another log cannot be read.
@@ -148,7 +148,7 @@ class Loaded(Generic[S]):
 
 @dataclass(slots=True)
 class PartialLog(Generic[S, E]):
-    """A log as far as it can be read."""
+    """The readable part of a log."""
 
     loaded: Loaded[S] | None = None  # the last state that could be folded; None without any
     lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
@@ -184,12 +184,11 @@ class CheckedLog(Generic[S]):
 
 
 class EventLog(Generic[S, E]):
-    """The logs of one kind in a storage."""
+    """All logs of one kind in a storage."""
 
-    def __init__(self, storage: Storage, definition: LogFormat[S, E]) -> None:
-        """Read and write logs in `storage` by the rules of `definition`."""
+    def __init__(self, storage: Storage, log_format: LogFormat[S, E]) -> None:
         self._storage = storage
-        self._definition = definition
+        self._format = log_format
 
     async def events(self, ref: RunRef, *, after: int = 0, limit: int | None = None) -> AsyncGenerator[StoredLine[E]]:
         """Yield the events after place `after`; none without a log. Raises Damaged after the intact events."""
@@ -200,7 +199,7 @@ class EventLog(Generic[S, E]):
             for line in lines:
                 sealed = open_line(line)  # the storage has checked it against the chain
                 seq += 1
-                yield StoredLine(Head(seq, sealed.hash), await self._definition.event(ref, seq, sealed), line)
+                yield StoredLine(Head(seq, sealed.hash), await self._format.event(ref, seq, sealed), line)
             if damage is not None:
                 raise damage
             if len(lines) < size:
@@ -219,7 +218,7 @@ class EventLog(Generic[S, E]):
                     await asyncio.sleep(0)
 
     async def readable(self, ref: RunRef) -> PartialLog[S, E]:
-        """Read a log as far as it can be read."""
+        """Read a log up to the first damage."""
         partial = PartialLog[S, E]()
         try:
             async for line, state in self.fold(ref):
@@ -254,7 +253,7 @@ class EventLog(Generic[S, E]):
             for sealed, head in checked(result.lines):
                 result.chain[head.seq] = head.hash
                 try:
-                    event = await self._definition.event(ref, head.seq, sealed)
+                    event = await self._format.event(ref, head.seq, sealed)
                 except InvalidEvent as error:
                     result.first_invalid = result.first_invalid or error
                     if isinstance(error, UnknownEvent):
@@ -275,8 +274,8 @@ class EventLog(Generic[S, E]):
 
     async def _follow(self, ref: RunRef, state: S | None, event: E, head: Head) -> S:
         try:
-            return await self._definition.follow(state, event, head)
+            return await self._format.follow(state, event, head)
         except NotFound:
             raise
         except (ValueError, LookupError, UsageError) as error:
-            raise InvalidTransition(ref, self._definition.name(ref), head.seq, error) from error
+            raise InvalidTransition(ref, self._format.name(ref), head.seq, error) from error

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import cache
+from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
-from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import StartRun, StoredEvent, is_at_home, parse_event
-from perstack.core.runs.events.lifecycle import RedactEvent, ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.start import TooNew, upgrade
+from perstack.core.runs.start import StartRun, TooNew, upgrade
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
@@ -22,6 +20,13 @@ from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting
+
+    # a list of Jobs, and a new Run, need no class of an event until one is parsed
+    from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.events.lifecycle import RedactEvent
 
 # Logs of Runs.
 
@@ -36,10 +41,10 @@ class RunLog:
 
 
 class RunLogFormat:
-    """Rules for the logs of Runs. Use it for one read: it looks for redactions once."""
+    """Rules for the logs of Runs. Create one for each read: it looks for redactions only once."""
 
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
-        """Set the storage to read referenced Runs from, unless `known` has the states at the end of their logs."""
+        """Read base Runs from `storage`, unless `known` has the states at the end of their logs."""
         self._storage = storage
         self._known_runs = {} if known is None else known
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
@@ -128,15 +133,17 @@ async def load_run(
 
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     """Parse the event at place `seq`. Raises UnknownEvent, and InvalidEvent if its ids name another place."""
+    from perstack.core.runs.events import is_at_home, parse_event
+
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
         raise _invalid_event(UnknownEvent, ref, seq, str(error)) from error
     except ValueError as error:
-        reason = "this version does not know such an event: a newer one has written it"
+        reason = "a newer version has written it, and this one does not know such an event"
         raise _invalid_event(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise _invalid_event(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
+        raise _invalid_event(InvalidEvent, ref, seq, "its ids name another place, so it was not written here")
     return event
 
 
@@ -147,19 +154,21 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
         if line.startswith(b'{"type":"redactEvent"'):
             with suppress(InvalidEvent):
                 event = event_of(ref, seq, open_line(line).payload)
-                redactions += [event] if isinstance(event, RedactEvent) else []
+                redactions += [event] if event.type == "redactEvent" else []
     return redactions
 
 
 def checkpoint_at(event: StoredEvent) -> str | None:
     """Return the id of the checkpoint that an event makes, or None; `resumeRun` only refers to one."""
-    # `getattr` with a default takes long where a model has no such field, which most events have not
+    # most events have no such field, and `getattr` with a default is slow for these
     checkpoint_id = getattr(event, "checkpoint_id", None) if _makes_checkpoint(type(event)) else None
     return checkpoint_id if isinstance(checkpoint_id, str) else None
 
 
 @cache
 def _makes_checkpoint(event_type: type[StoredEvent]) -> bool:
+    from perstack.core.runs.events.lifecycle import ResumeRun
+
     return event_type is not ResumeRun and "checkpoint_id" in event_type.model_fields
 
 
@@ -173,7 +182,7 @@ def _invalid_event(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str)
 
 
 def _max_events(ref: RunRef, through: str | None) -> int | None:
-    """Return how many events to read at most; None for all. What follows the checkpoint may be damaged."""
+    """Return the maximum number of events to read; None for all. The log may be damaged after the checkpoint."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
 
@@ -196,7 +205,9 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
 
 
 async def derive(storage: Storage, job_id: str) -> Derived:
-    """Fold all logs of a Job into its caches. Raises Damaged and NotFound."""
+    """Compute the caches of a Job from its logs. Raises Damaged and NotFound."""
+    from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
+
     stored_ids = frozenset(await checkpoint_ids(storage, job_id))
     checkpoints: dict[str, CheckpointFile] = {}
 

@@ -7,35 +7,37 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Itera
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from inspect import Signature, iscoroutinefunction, signature
-from typing import NamedTuple, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, TypeVar, cast
 
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.events import Event, StartRun, StoredEvent
-from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 from perstack.core.secrets.masking import masked_words
 from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.concurrency import leave_own_task, shield_until_done
+from perstack.system.concurrency import end, leave_own_task, shield_until_done
 from perstack.system.user import notice
 from perstack.version import VERSION
 
+if TYPE_CHECKING:
+    from perstack.core.runs.events import Event, StoredEvent
+    from perstack.core.runs.events.lifecycle import ResumeRun
+
 # Show events to listeners.
 
-EventListener = Callable[[Event, bytes], None]  # listener that receives an event and its line as stored in the log
+EventListener = Callable[["Event", bytes], None]  # listener that receives an event and its line as stored in the log
 
-OnEvent = EventListener | Callable[[Event], None]
+OnEvent = EventListener | Callable[["Event"], None]
 """A caller's listener: it receives an event, and its line as stored in the log if it takes a second argument."""
 
 
@@ -44,7 +46,7 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     if on_event is None:
         return None
     if iscoroutinefunction(on_event) or iscoroutinefunction(type(on_event).__call__):
-        raise UsageError("on_event is called, not awaited: give a plain function, or iterate over `Host.stream`")
+        raise UsageError("on_event is called, not awaited: pass a plain function, or iterate over `Host.stream`")
     try:
         parameters = signature(on_event)
     except ValueError:  # some functions written in C have none
@@ -80,7 +82,7 @@ class DisplayStamp(TypedDict):
 
 
 def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
-    """Create the event that says that the host starts to work on a Run, with the storage's location."""
+    """Create the event for the start of work on a Run. `location` is the storage's, `now` milliseconds since 1970."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
         timestamp=now,
@@ -118,7 +120,7 @@ class Emitter:
             except Exception as error:  # noqa: BLE001 - a listener's fault must not end a Run
                 self._listeners.remove(listener)
                 name = getattr(listener, "__qualname__", repr(listener))
-                text = f"listener {name} raised {type(error).__name__}: {error}; it is left out from now on"
+                text = f"listener {name} raised {type(error).__name__}: {error}; it is not called any more"
                 notice(text)
             except BaseException as error:
                 self._listeners.remove(listener)
@@ -133,7 +135,7 @@ class Emitter:
 
 # job.json of a driven Job: updated while it runs, and once more at its end.
 
-_WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes while a Job runs
+_WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes of job.json while a Job runs
 
 
 class JobSummaryFile:
@@ -143,36 +145,42 @@ class JobSummaryFile:
         """Prepare the summary of this Job; nothing is written yet."""
         self._storage = storage
         self._job = job
-        self._has_changed = asyncio.Event()
+        self._has_changed = False
+        self._is_kept = False  # True while `mark_changed` starts updates
+        self._updates: asyncio.Task[None] | None = None  # writes changes; None while there are none
 
     def mark_changed(self) -> None:
-        self._has_changed.set()
+        self._has_changed = True
+        if self._is_kept and self._updates is None:
+            self._updates = asyncio.create_task(self._write_changes())
 
     @asynccontextmanager
     async def keep_summary(self) -> AsyncGenerator[None]:
         """Update the stored summary in the background while the block runs."""
-        updates = asyncio.create_task(self._follow())
+        self._is_kept = True
+        if self._has_changed:
+            self.mark_changed()
         try:
             yield
         finally:
-            updates.cancel()
-            await asyncio.wait({updates})
+            self._is_kept = False
+            await end(self._updates)
 
-    async def _follow(self) -> None:
-        while True:
-            await self._has_changed.wait()
-            self._has_changed.clear()
+    async def _write_changes(self) -> None:
+        while self._has_changed:  # then end: a Job that waits keeps no task for its summary
+            self._has_changed = False
             with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
                 await shield_until_done(self.write(is_driven=True))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 return  # a failed write hides the cancellation
             await asyncio.sleep(_WRITE_INTERVAL_S)
+        self._updates = None
 
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the summary of the stored logs, and return that of the Job. Raises StorageError."""
         job = self._job.as_stored()
-        # Skip what is recorded but not flushed: job.json would report what a crash undoes.
+        # Skip events that are recorded but not flushed: a crash could undo what job.json reports.
         if job.coordinators:
             summary = summarize(job, is_driven=is_driven)
             if not is_driven or summary.status == "running":
@@ -187,9 +195,9 @@ class JobSummaryFile:
             await self._storage.put_summary(self._job.id, stale.to_json())
 
 
-_SYNC_DELAY_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
+_SYNC_DELAY_S = 0.002  # seconds from `flush_soon` to its sync. If a model replies sooner, the next flush syncs
 
-_E = TypeVar("_E", bound=StoredEvent)
+_E = TypeVar("_E", bound="StoredEvent")
 
 
 class _Unwritten(NamedTuple):
@@ -238,7 +246,7 @@ class RunSession:
         self._is_redefined = False  # True if an unwritten event brings a definition
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
-        self._sync_due = 0.0  # time of the loop at which the first of `_unshown` must be synced
+        self._sync_due = 0.0  # time of the event loop by which the first of `_unshown` must be synced
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None  # the error of the first failed write
 
@@ -299,11 +307,12 @@ class RunSession:
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
             self.run = begin(event, self._head, self.base)
+            self._is_redefined = True
         else:
             self.run = evolve(self.run, event, self._head)
+            if event.type == "resumeRun" and cast("ResumeRun", event).definition is not None:
+                self._is_redefined = True
         self._job.update(self.run)
-        if isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None):
-            self._is_redefined = True
         self._waiting.append(_Unwritten(event, payload, digest, self._head))
         return event
 
@@ -326,7 +335,7 @@ class RunSession:
     async def flush_soon(self) -> None:
         """Write the recorded events now, so that they outlive this process, and sync and show them some ms later.
 
-        Until then a power loss may lose them. Raises as `flush`; an error of the later sync is raised by the next one.
+        Until then a power loss may lose them. Raises as `flush`; the next flush raises an error of the later sync.
         """
         is_first = not self._unshown
         if self._writing.locked() or not self._waiting or not self._write_now(synced=False):
@@ -346,7 +355,7 @@ class RunSession:
             self.show_written()
 
     def show_written(self) -> None:
-        """Sync and show what `flush_soon` has written, before events that are not stored are shown."""
+        """Sync and show the events that `flush_soon` has written. Call it before an unstored event is shown."""
         with suppress(Exception):  # the next flush raises it
             self._sync()
 
@@ -362,7 +371,7 @@ class RunSession:
             self._show()
 
     def _write_now(self, *, synced: bool = True) -> bool:
-        """Write without waiting. Return False, and write nothing, if the storage has to wait."""
+        """Write without waiting. Return False, writing nothing, if the storage would have to wait."""
         if self._is_redefined:  # a copy of the definition follows its append
             return False
         batch, lines = self._seal()
@@ -389,6 +398,8 @@ class RunSession:
             try:
                 await self._storage.append(self.ref, self._written.seq, lines)
                 if is_redefined and self._storage.keeps_copies:
+                    from perstack.core.jobs.checkpoints import run_setting
+
                     await self._storage.put_run_setting(self.ref, run_setting(run.start).to_json())
             except BaseException as error:
                 self._failure = error
@@ -421,5 +432,7 @@ class RunSession:
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
         if self._storage.keeps_copies:
+            from perstack.core.jobs.checkpoints import checkpoint_file
+
             file = checkpoint_file(self.run)
             await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())

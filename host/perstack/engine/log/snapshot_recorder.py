@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.ports.parts import Part
 from perstack.ports.storage import Storage
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events.files import RecordSnapshot
 
 
 class SnapshotRecorder(Protocol):
@@ -22,7 +24,7 @@ class SnapshotRecorder(Protocol):
         ...
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves."""
+        """Record a snapshot if a worker leaves while calls are unfinished: the next worker may have other files."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Helpers over storages: blobs of a Job, job.json, spaces of each kind, pending records, the storage's name."""
+"""Helpers over storages: blobs of a Job, job.json, spaces of each kind of owner, pending records, the name."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class OwnerKindInfo:
     outbox: str  # space of the records that an anchor has not accepted yet
     singular: str
     plural: str
-    none: str  # text between "there" and "yet" in the message that no owner of this kind exists
+    none: str  # text between "there" and "yet" in the message that none exists
 
 
 OWNER_KINDS: Mapping[OwnerKind, OwnerKindInfo] = {
@@ -109,7 +109,7 @@ def space_of(storage: Storage, kind: OwnerKind) -> Storage:
 MAILBOX_SPACES = ("mailboxes", "delegatemailboxes")  # texts that wait for Coordinators, by Job, and for delegates
 
 
-# Records that wait for somebody who takes them: one log for each owner, in a space of their own.
+# Records that wait for a reader: one log for each owner, in a separate space.
 
 _MAX_ATTEMPTS = 5
 _MAX_OWNERS = 1000
@@ -122,7 +122,7 @@ class PendingRecords:
         self._storage = storage
 
     async def expect(self, owner_id: str) -> None:
-        """Create an empty log for a record to come. Raises StorageError."""
+        """Create an empty log for a record that will be added. Raises StorageError."""
         with suppress(Conflict):
             await self._storage.create_job(owner_id)
 
@@ -143,7 +143,7 @@ class PendingRecords:
         return [open_line(line).payload for line in await self._storage.read(log_of(owner_id))]
 
     async def own_records(self, owner_id: str) -> list[bytes]:
-        """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
+        """Return the records of an owner, oldest first. Raises NotAgreed for another user's logs, StorageError."""
         await self._storage.require_own(owner_id)
         return await self.records(owner_id)
 
@@ -194,7 +194,7 @@ async def read_storage_name(storage: Storage) -> str | None:
 
 
 async def ensure_storage_name(storage: Storage) -> str | None:
-    """Return the storage's name, and create it if there is none; the first of two is kept. Raises StorageError."""
+    """Return the storage's name; create it if there is none. The first of two writers wins. Raises StorageError."""
     if (name := await read_storage_name(storage)) is not None:
         return name
     space = storage.space(_IDENTITY_SPACE)

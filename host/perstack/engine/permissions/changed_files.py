@@ -1,4 +1,4 @@
-"""Read the file that a call of the base skill would change, for the diff on its page of consent and for its digest.
+"""Read the file that a call of the base skill would change, for the diff that a person is shown and for its digest.
 
 An approval is bound to the content that its diff was made from: the digest of the content is recorded with the request,
 and computed again when the call is about to run. Both read the file as the tools do, within the workspace.
@@ -41,7 +41,7 @@ def changed_path(skill_name: str, tool_name: str, args: JsonObject) -> str | Non
 def read_changed_file(workspace: Path, path: str) -> bytes:
     """Return the content of a file in the workspace. A link is followed as the tools follow it, within the workspace.
 
-    Raises OSError, also if it is outside, no regular file or too large, and ValueError for a path that cannot be.
+    Raises OSError, also if it is outside, not a regular file or too large, and ValueError for an impossible path.
     """
     root = workspace.resolve()
     target = (workspace / os.path.normpath(path)).resolve()
@@ -51,7 +51,7 @@ def read_changed_file(workspace: Path, path: str) -> bytes:
 
 
 def reason_unread(error: Exception) -> str:
-    """Return why a file cannot be compared, as words that follow its name."""
+    """Return why a file cannot be read, as the predicate of a sentence about it."""
     match error:
         case FileTooLarge():
             return f"is larger than {MAX_FILE_BYTES >> 20} MiB"
@@ -66,9 +66,9 @@ def reason_unread(error: Exception) -> str:
 
 
 def content_digest(workspace: Path, skill_name: str, tool_name: str, args: JsonObject) -> str:
-    """Return the digest of the file that a call would change: `absent`, or why it cannot be read, count as content.
+    """Return the SHA-256, in hex, of the text file that a call would change; empty if it changes none.
 
-    Empty for a call that changes no text file.
+    For a file that does not exist, return ABSENT; for an unreadable one, the reason.
     """
     path = changed_path(skill_name, tool_name, args)
     if path is None:

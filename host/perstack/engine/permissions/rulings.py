@@ -1,6 +1,6 @@
 """Apply the permission rules in force to the calls of a Run. `core.permissions.call_rulings` decides.
 
-This module supplies the spec of the called tool, and where the paths in the arguments lead on disk. These names are
+This module supplies the spec of the called tool, and where the paths in the arguments lead on disk. The results are
 recorded in `DecidedCall.ways`, so that a replay can repeat the decision without the disk. After a stop, calls that have
 not begun are judged again (`judge_again`), because the rules may be stricter by then.
 
@@ -32,7 +32,7 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
     """Return a function that maps a path of a call to its names; see `Resolve`. It reads the disk, and never raises.
 
-    With `remembers` it reads each folder once, for calls that are not about to run.
+    With `remembers` it reads each folder only once: for calls that do not run now.
     """
     root = os.path.realpath(workspace)
 
@@ -69,18 +69,18 @@ def _relative_to(root: str, name: str) -> str:
 
 
 def _has_not_begun(call: Call) -> bool:
-    is_at_work = call.began or call.tool_question is not None or bool(call.answers)
-    return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
+    has_begun = call.began or call.tool_question is not None or bool(call.answers)
+    return not has_begun and call.delegation is None and call.settlement in (None, "retry")
 
 
 class Rulings:
-    """The decisions of rules about the calls in one workspace."""
+    """Permission rules, applied to the calls in one workspace."""
 
     def __init__(self, workspace: str) -> None:
         self._workspace = workspace
         self._resolve: Resolve | None = None
 
-    async def of(
+    async def apply_to(
         self,
         parts: Sequence[ToolCallPart],
         decided: Sequence[DecidedCall],
@@ -88,15 +88,16 @@ class Rulings:
         chain: Sequence[RuleSet],
         approvals: Sequence[StandingApproval],
     ) -> list[DecidedCall]:
-        args = {part.tool_call_id: part for part in parts}
+        """Return the calls with the decisions of the rules and of approvals for the Job."""
+        parts_by_id = {part.tool_call_id: part for part in parts}
 
-        def rule() -> list[DecidedCall]:
+        def apply_all() -> list[DecidedCall]:
             return [
-                self._apply_rules(args[decided_call.id], decided_call, catalogue, chain, approvals)
+                self._apply_rules(parts_by_id[decided_call.id], decided_call, catalogue, chain, approvals)
                 for decided_call in decided
             ]
 
-        return await asyncio.to_thread(rule)
+        return await asyncio.to_thread(apply_all)
 
     async def judge_again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
         """Judge the calls that have not begun again, because rules may have become stricter.
@@ -104,7 +105,7 @@ class Rulings:
         Return the calls that may no longer run as decided, each with the message for the model.
         """
         not_begun = [call for call in run.open_calls if _has_not_begun(call)]
-        decided = await self.of(
+        decided = await self.apply_to(
             [call.part for call in not_begun], [call.decided for call in not_begun], catalogue, run.rules, ()
         )
         blocked: list[tuple[Call, str]] = []
@@ -132,7 +133,7 @@ class Rulings:
     async def granted_rule(
         self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet], rules: Sequence[str]
     ) -> str | None:
-        """Return the first of a project's granted rules that covers a call; None without one."""
+        """Return the first of these granted rules that covers a call; None without one."""
         from perstack.core.permissions.call_rulings import is_enough
 
         rule_call = self._policy_call(call.part, call.decided, catalogue) if rules else None
@@ -142,14 +143,14 @@ class Rulings:
         return await asyncio.to_thread(next, sufficient, None)
 
     async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
-        """Return where the paths of a call lead now."""
+        """Return the files to which the paths of a call lead now."""
         from perstack.core.permissions.call_rulings import resolved_paths
 
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return () if rule_call is None else await asyncio.to_thread(resolved_paths, rule_call)
 
-    async def content(self, call: Call) -> str:
-        """Return the digest of the file that a call changes, as it is now; empty if it changes none."""
+    async def changed_file_digest(self, call: Call) -> str:
+        """Return the present digest of the file that a call changes; empty if it changes none."""
         workspace, decided = Path(self._workspace), call.decided
         return await asyncio.to_thread(content_digest, workspace, decided.skill_name, decided.tool_name, call.part.args)
 
@@ -176,7 +177,6 @@ class Rulings:
             return None
         if self._resolve is None:
             self._resolve = path_resolver(Path(self._workspace))
-        call_policy_call = policy_call(
-            tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=tool.rank == 0
-        )
-        return replace(call_policy_call, changed=decided.changed)
+        is_host = tool.rank == 0
+        described = policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=is_host)
+        return replace(described, changed=decided.changed)

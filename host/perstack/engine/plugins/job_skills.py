@@ -1,4 +1,4 @@
-"""Open the skills of a Job: each once, shared by all Runs that define it equally, and closed at the end."""
+"""Open the skills of a Job: each once, shared by all Runs with an equal definition of it, and closed at the end."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ from perstack.support.variables import fill_settings
 from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 CONTEXT_TOOLS: Part[Callable[[Run, Storage], tuple[OfferedTool, ...]]] = Part("tools for a full context")
-"""Returns the tools of a Run that may pin notes, or from whose context something was left out."""
+"""Returns the tools with which a Run pins notes and recalls results that were left out of its context."""
 
 
 # A skill whose tools are known from perstack.lock.
@@ -79,7 +79,7 @@ class LockedSession(SkillSession):
         self._connect = connect
         self._lock = asyncio.Lock()
         self.is_connected = False
-        self.problem = ""  # why the skill cannot be reached, once that was tried
+        self.problem = ""  # why the skill cannot be reached; empty until an attempt has failed
 
     async def tools(self) -> Toolset:
         """Return the locked tools, the skill's own once it is connected, or none if it could not be reached."""
@@ -88,7 +88,7 @@ class LockedSession(SkillSession):
         return _NO_TOOLS if self.problem else self._locked
 
     async def connect(self) -> None:
-        """Connect, if that was not tried before. Raises SkillError if the skill cannot be reached."""
+        """Connect to the skill once. Raises SkillError if it cannot be reached, and again at each later call."""
         async with self._lock:
             if self.problem:
                 raise SkillError(self.problem)
@@ -101,7 +101,7 @@ class LockedSession(SkillSession):
                 self.is_connected = True
 
     async def call(self, tool_call: ToolCall) -> ToolResult | Question:
-        """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
+        """Connect at the first call, and call the tool. Raises SkillError if the skill cannot be reached."""
         await self.connect()
         return await self._session.call(tool_call)
 
@@ -112,18 +112,18 @@ class LockedSession(SkillSession):
 
 
 async def tool_in_force(skill_session: SkillSession, name: str) -> ToolSpec | None:
-    """Return the tool as its skill defines it now; None if it is not there. Raises SkillError.
+    """Return the tool as its skill defines it now; None if the skill has no such tool. Raises SkillError.
 
-    A locked skill is connected to, because only its server knows.
+    Connect to a locked skill, because only its server knows its present tools.
     """
     if isinstance(skill_session, LockedSession):
         await skill_session.connect()
     return by_name((await skill_session.tools()).specs).get(name)
 
 
-CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
+CLOSE_TIMEOUT_S = 10.0  # maximum seconds for closing a skill; the end or the cancellation of the Job waits for it
 
-_WHOLE_JOB = ""  # user of a skill that stays open to the end of the Job
+_WHOLE_JOB = ""  # entry of `users` that keeps a skill open to the end of the Job
 
 _T = TypeVar("_T")
 
@@ -134,7 +134,7 @@ _MAX_PROBLEM_CHARACTERS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _ConnectedSkill:
-    """A skill with its tools, or without a session and with the reason."""
+    """Result of connecting to a skill: its session and tools, or the reason why it cannot be reached."""
 
     skill_session: SkillSession | None
     toolset: Toolset = _NO_TOOLS
@@ -149,10 +149,14 @@ class _SkillConnection:
     name: str
     run_id: str
     session: asyncio.Task[SkillSession]  # creates the session from the definition, without starting anything
-    may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
-    work: asyncio.Task[_ConnectedSkill] = field(init=False)
+    may_start: asyncio.Future[None]  # done once a Run has all its sessions, so that none of them lacks a variable
+    outcome: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False  # True if a start was shown without an end
     users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
+
+    def let_start(self) -> None:
+        if not self.may_start.done():
+            self.may_start.set_result(None)
 
 
 class JobSkills:
@@ -178,7 +182,7 @@ class JobSkills:
         self._context = context
         self._emit = emit
         self._clock = clock
-        self._open: dict[bytes, _SkillConnection] = {}
+        self._connections: dict[bytes, _SkillConnection] = {}
         self._notices: set[tuple[str, str]] = set()  # notices about tools that this Job has already shown
         self._numbers = count(1)
         self._vault: SecretVault | None = None
@@ -196,39 +200,33 @@ class JobSkills:
         recorded: Definitions | None = None,
         own_tools: Sequence[OfferedTool] = (),
     ) -> RunSkills:
-        """Open the skills of a Run of this Expert. `own_tools` are tools of the host that it has in addition.
+        """Open the skills of a Run of this Expert, which also has `own_tools` of the host.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
-        no skill. Skills in `played` are not opened: a recording answers. From the first `vault` on, stderr of servers
-        is shown masked. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a
-        skill has no plugin or a wrong definition, or is required and cannot be reached.
+        no skill. Skills in `played` are not opened: a recording answers. `vault` masks the stderr of all servers from
+        now on. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a skill has
+        no plugin or a wrong definition, or is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         self._vault = vault or self._vault
         played = played or {}
-        openings = {
-            definition.name: self._opening(definition, run_id, policy, played.get(definition.name))
+        connections = {
+            definition.name: self._connection_for(definition, run_id, policy, played.get(definition.name))
             for definition in definitions
             if not isinstance(definition, InteractiveSkill)
         }
-        await _wait_for_all([opening.session for opening in openings.values()])
-        for opening in openings.values():
-            opening.may_start.set()
-        awaited = [
-            openings[definition.name].work
-            for definition in definitions
-            if definition.name in openings and not _is_lazy(definition)
-        ]
+        await _wait_for_all([connection.session for connection in connections.values()])
+        for connection in connections.values():
+            connection.let_start()
+        outcomes = {name: connection.outcome for name, connection in connections.items()}
+        awaited = [outcomes[skill.name] for skill in definitions if skill.name in outcomes and not _is_lazy(skill)]
         if awaited:
             await asyncio.wait(awaited)
-        await _require_all(
-            {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
-        )
-        work = {name: opening.work for name, opening in openings.items()}
+        await _require_all({skill.name: outcomes[skill.name] for skill in definitions if _is_required(skill)})
         builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
-            expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
+            expert, project, definitions, outcomes, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
         )
         await skills.refresh()
         return skills
@@ -236,46 +234,46 @@ class JobSkills:
     async def reach(
         self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> str | None:
-        """Open one skill for a Run, also a lazy one. Return why it cannot be reached, after closing it, or None."""
-        opening = self._opening(definition, run_id, policy, played)
+        """Open one skill for a Run and wait for it. Close it and return the reason if it cannot be reached, or None."""
+        connection = self._connection_for(definition, run_id, policy, played)
         try:
-            await _wait_for_all([opening.session])
-            opening.may_start.set()
-            problem = await _problem(opening.work)
+            await _wait_for_all([connection.session])
+            connection.let_start()
+            problem = await _unreachable_reason(connection.outcome)
         except SkillError as error:
             problem = str(error)
         if problem is not None:
-            await self._leave(_key_of(definition, policy, played), run_id)
+            await self._drop_user(_sharing_key(definition, policy, played), run_id)
         return problem
 
     async def keep_only(
         self, expert: Expert, run_id: str, policy: SandboxPolicy | None, played: Mapping[str, Toolset]
     ) -> None:
-        """Close what a Run has opened besides this Expert's skills, unless another Run of the Job has opened it too."""
-        kept = {_key_of(skill, policy, played.get(skill.name)) for skill in with_base(expert.skills)}
-        for key, opening in tuple(self._open.items()):
-            if key not in kept and run_id in opening.users:
-                await self._leave(key, run_id)
+        """Close the skills that this Run alone has opened, except those of the Expert."""
+        kept = {_sharing_key(skill, policy, played.get(skill.name)) for skill in with_base(expert.skills)}
+        for key, connection in tuple(self._connections.items()):
+            if key not in kept and run_id in connection.users:
+                await self._drop_user(key, run_id)
 
-    async def _leave(self, key: bytes, run_id: str) -> None:
-        opening = self._open[key]
-        opening.users.discard(run_id)
-        if not opening.users:
-            del self._open[key]
-            await self._end(opening)
+    async def _drop_user(self, key: bytes, run_id: str) -> None:
+        connection = self._connections[key]
+        connection.users.discard(run_id)
+        if not connection.users:
+            del self._connections[key]
+            await self._close_connection(connection)
 
-    async def sandboxed(self, expert: Expert, run_id: str, policy: SandboxPolicy) -> SkillSession:
-        """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
+    async def open_sandboxed_base(self, expert: Expert, run_id: str, policy: SandboxPolicy) -> SkillSession:
+        """Open the Expert's base skill for the whole Job, its programs in a sandbox. Raises SkillError, UsageError."""
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
-        opening = self._opening(definition, run_id, policy, None)
-        opening.users.add(_WHOLE_JOB)
-        opening.may_start.set()
-        return await asyncio.shield(opening.session)
+        connection = self._connection_for(definition, run_id, policy, None)
+        connection.users.add(_WHOLE_JOB)
+        connection.let_start()
+        return await asyncio.shield(connection.session)
 
     @property
     def has_waiting_call(self) -> bool:
-        """True while a call of a skill waits for a person's answer, which it can use as long as the skill is open."""
-        sessions = [_result(opening.session) for opening in self._open.values() if opening.session.done()]
+        """True while a call of an open skill waits for a person's answer."""
+        sessions = (_result_if_done(connection.session) for connection in self._connections.values())
         return any(skill_session is not None and skill_session.has_waiting_call for skill_session in sessions)
 
     def pause(self) -> None:
@@ -283,31 +281,31 @@ class JobSkills:
         self._emit = Emitter((), None)
 
     def continue_as(self, other: JobSkills) -> None:
-        """Take the place of `other`, in which nothing is open: show events, and open further skills, as it would."""
+        """Replace `other`, which has opened nothing: show events and open further skills with its context."""
         self._emit, self._lock, self._knowledge = other._emit, other._lock, other._knowledge
         self._context, self._agreement = other._context, other._agreement
 
     async def close(self) -> None:
         """Close every skill. An error while closing is shown; results of earlier calls stay valid."""
-        openings, self._open = list(self._open.values()), {}
-        await asyncio.gather(*(self._end(opening) for opening in openings))
+        connections, self._connections = list(self._connections.values()), {}
+        await asyncio.gather(*(self._close_connection(connection) for connection in connections))
         await self._runtimes.close()
 
-    def _opening(
+    def _connection_for(
         self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
-        key = _key_of(definition, policy, played)
-        if key not in self._open:
-            self._open[key] = self._begin(definition, run_id, policy, played)
-        self._open[key].users.add(run_id)
-        return self._open[key]
+        key = _sharing_key(definition, policy, played)
+        if key not in self._connections:
+            self._connections[key] = self._create_connection(definition, run_id, policy, played)
+        self._connections[key].users.add(run_id)
+        return self._connections[key]
 
-    def _begin(
+    def _create_connection(
         self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
         def show_stderr(line: str) -> None:
-            self._show_start(opening)
-            line = line if self._vault is None else self._vault.masked_in_passing(line)
+            self._show_start(connection)
+            line = line if self._vault is None else self._vault.mask_unrecorded(line)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def make_session() -> SkillSession:
@@ -317,18 +315,19 @@ class JobSkills:
             return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
-        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), asyncio.Event())
-        opening.work = asyncio.create_task(self._start(definition, opening, show_stderr))
-        return opening
+        may_start = asyncio.get_running_loop().create_future()  # smaller than an Event, which each Job would keep
+        connection = _SkillConnection(definition.name, run_id, asyncio.create_task(make_session()), may_start)
+        connection.outcome = asyncio.create_task(self._connect_when_ready(definition, connection, show_stderr))
+        return connection
 
-    async def _start(
-        self, definition: Skill, opening: _SkillConnection, show: Callable[[str], None]
+    async def _connect_when_ready(
+        self, definition: Skill, connection: _SkillConnection, show: Callable[[str], None]
     ) -> _ConnectedSkill:
-        skill_session = await opening.session
-        await opening.may_start.wait()
+        skill_session = await connection.session
+        await connection.may_start
         if is_base_skill(definition) or isinstance(skill_session, PlayedSession):
             return _ConnectedSkill(skill_session, await skill_session.tools())
-        connected = await self._reach(definition, opening, skill_session, show)
+        connected = await self._connect_unless_locked(definition, connection, skill_session, show)
         for spec in connected.toolset.specs:
             for problem in unchecked_parts(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
@@ -337,49 +336,49 @@ class JobSkills:
                 show(problem)
         return connected
 
-    async def _reach(
-        self, definition: Skill, opening: _SkillConnection, skill_session: SkillSession, show: Callable[[str], None]
+    async def _connect_unless_locked(
+        self, definition: Skill, connection: _SkillConnection, skill_session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
         locked = self._lock.toolset_of(definition)
         if locked is not None:
-            connect = partial(self._connect, opening, skill_session)
+            connect = partial(self._connect, connection, skill_session)
             agreed = self._lock.agreed(locked, is_locked=True)
             return _ConnectedSkill(LockedSession(locked, skill_session, connect), locked, agreed=agreed)
         if notice := self._lock.notice_for(definition):
             show(notice)
         try:
-            toolset = await self._connect(opening, skill_session)
+            toolset = await self._connect(connection, skill_session)
             return _ConnectedSkill(skill_session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 
-    async def _connect(self, opening: _SkillConnection, skill_session: SkillSession) -> Toolset:
+    async def _connect(self, connection: _SkillConnection, skill_session: SkillSession) -> Toolset:
         began = time.monotonic()
-        self._show_start(opening)
+        self._show_start(connection)
         try:
             toolset = await skill_session.tools()
         except SkillError as error:
             with suppress(Exception):  # the connection error is the one to show, not an error of closing
                 await skill_session.close()
-            self._show_end(opening, str(error), error.note)
+            self._show_end(connection, str(error), error.note)
             raise
         duration_ms = round((time.monotonic() - began) * 1000)
         self._emit.display(
             SkillConnected(
-                **self._stamp(opening.run_id),
-                skill_name=opening.name,
+                **self._stamp(connection.run_id),
+                skill_name=connection.name,
                 tools=len(toolset.specs),
                 duration_ms=duration_ms,
             )
         )
         return toolset
 
-    async def _end(self, opening: _SkillConnection) -> None:
-        tasks = {opening.work, opening.session}
+    async def _close_connection(self, connection: _SkillConnection) -> None:
+        tasks = {connection.outcome, connection.session}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        connected, created = _result(opening.work), _result(opening.session)
+        connected, created = _result(connection.outcome), _result(connection.session)
         skill_session = created if connected is None else connected.skill_session
         if skill_session is None:
             return
@@ -391,10 +390,10 @@ class JobSkills:
             reason = (
                 f"it took more than {CLOSE_TIMEOUT_S:g} s" if limit.expired() else str(error) or type(error).__name__
             )
-            self._show_end(opening, f"skill {opening.name!r} did not end cleanly: {reason}")
+            self._show_end(connection, f"skill {connection.name!r} did not end cleanly: {reason}")
         else:
-            if opening.is_shown:
-                self._show_end(opening)
+            if connection.is_shown:
+                self._show_end(connection)
 
     def _notify(self, run_id: str, notices: Mapping[str, str]) -> None:
         for skill, message in notices.items():
@@ -402,15 +401,15 @@ class JobSkills:
                 self._notices.add((skill, message))
                 self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=skill, message=message))
 
-    def _show_start(self, opening: _SkillConnection) -> None:
-        if not opening.is_shown:
-            opening.is_shown = True
-            self._emit.display(SkillStarting(**self._stamp(opening.run_id), skill_name=opening.name))
+    def _show_start(self, connection: _SkillConnection) -> None:
+        if not connection.is_shown:
+            connection.is_shown = True
+            self._emit.display(SkillStarting(**self._stamp(connection.run_id), skill_name=connection.name))
 
-    def _show_end(self, opening: _SkillConnection, reason: str = "", note: Note | None = None) -> None:
-        opening.is_shown = False
+    def _show_end(self, connection: _SkillConnection, reason: str = "", note: Note | None = None) -> None:
+        connection.is_shown = False
         self._emit.display(
-            SkillDisconnected(**self._stamp(opening.run_id), skill_name=opening.name, reason=reason, note=note)
+            SkillDisconnected(**self._stamp(connection.run_id), skill_name=connection.name, reason=reason, note=note)
         )
 
     def _stamp(self, run_id: str) -> DisplayStamp:
@@ -422,7 +421,7 @@ class JobSkills:
         )
 
 
-def _key_of(definition: Skill, policy: SandboxPolicy | None, played: Toolset | None) -> bytes:
+def _sharing_key(definition: Skill, policy: SandboxPolicy | None, played: Toolset | None) -> bytes:
     """Return the key under which Runs share a skill."""
     key = shared_definition(definition).to_json() + (b"" if policy is None else policy.to_json())
     if played is not None:  # recorded toolsets differ between Experts
@@ -438,24 +437,24 @@ class RunSkills:
         expert: Expert,
         project: Project,
         definitions: Sequence[Skill],
-        work: Mapping[str, asyncio.Task[_ConnectedSkill]],
+        outcomes: Mapping[str, asyncio.Task[_ConnectedSkill]],
         notify: Callable[[Mapping[str, str]], None],
-        loading: tuple[OfferedTool, ...] = (),
+        builtin_tools: tuple[OfferedTool, ...] = (),
         recorded: Definitions | None = None,
         *,
         is_coordinator: bool,
     ) -> None:
-        """Create with an empty catalogue; `notify` shows notices about renamed and changed tools, by skill."""
+        """Start with an empty catalogue. `notify` shows notices about renamed and changed tools, by skill."""
         self._recorded = recorded or {}
         self.expert = expert
         self._notify = notify
-        self._loading = loading
+        self._builtin_tools = builtin_tools
         self._project = project
         self._definitions = definitions
-        self._work = work
+        self._outcomes = outcomes
         self._is_coordinator = is_coordinator
         self._known_toolsets: dict[str, Toolset | None] = {}
-        self._context: tuple[object, ...] = (False, False, ())
+        self._context_state: tuple[object, ...] = (False, False, ())
         """The state of the Run's context for which the context tools were made."""
         self._context_tools: tuple[OfferedTool, ...] = ()
         self._revealed: tuple[str, ...] = ()
@@ -466,16 +465,16 @@ class RunSkills:
     def fit_to(self, run: Run, storage: Storage, parts: Parts) -> None:
         """Update the context tools to the Run's context; they are offered from the next `refresh` on."""
         context_policy, context = policy_of(run), run.context
-        needs = (context_policy is not None and context_policy.offers_pin, context.has_dropped, context.revealed)
-        if needs != self._context:
-            self._context, self._known_toolsets = needs, {}
-            has_tools = needs[0] or context.has_dropped
+        state = (context_policy is not None and context_policy.offers_pin, context.has_dropped, context.revealed)
+        if state != self._context_state:
+            self._context_state, self._known_toolsets = state, {}
+            has_tools = state[0] or context.has_dropped
             self._context_tools = parts.get(CONTEXT_TOOLS)(run, storage) if has_tools else ()
             self._revealed = context.revealed
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
-        toolsets = {name: await _toolset(work) for name, work in self._work.items()}
+        toolsets = {name: await _toolset(outcome) for name, outcome in self._outcomes.items()}
         if not self._known_toolsets or any(toolsets[name] is not known for name, known in self._known_toolsets.items()):
             self.catalogue = self._make_catalogue(toolsets)
             self._known_toolsets = toolsets
@@ -488,7 +487,7 @@ class RunSkills:
         sessions = [
             skill_session
             for name in names
-            if (work := self._work.get(name)) is not None and (connected := _result_if_done(work)) is not None
+            if (outcome := self._outcomes.get(name)) is not None and (connected := _result_if_done(outcome)) is not None
             if isinstance(skill_session := connected.skill_session, LockedSession)
             if not (skill_session.is_connected or skill_session.problem)
         ]
@@ -507,12 +506,12 @@ class RunSkills:
                 offered += interactive_tools(definition) if self._is_coordinator else []
                 continue
             name, toolset = definition.name, toolsets[definition.name]
-            skill_session = None if toolset is None else self._work[name].result().skill_session
+            skill_session = None if toolset is None else self._outcomes[name].result().skill_session
             if toolset is None or skill_session is None:
-                work = self._work[name]
+                outcome = self._outcomes[name]
                 missing[name] = f"skill {name!r} is being connected to"
-                if work.done():
-                    missing[name] = work.result().problem
+                if outcome.done():
+                    missing[name] = outcome.result().problem
                     unreachable[name] = missing[name][:_MAX_PROBLEM_CHARACTERS]
                     guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
@@ -526,7 +525,7 @@ class RunSkills:
             if tools and judged.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(judged.instructions.strip())}")
         return Catalogue(
-            [*offered, *self._loading, *delegate_tools(self.expert, self._project.experts), *self._context_tools],
+            [*offered, *self._builtin_tools, *delegate_tools(self.expert, self._project.experts), *self._context_tools],
             missing,
             "\n\n".join(guidance),
             self.expert.tool_search or self._project.tool_search or "auto",
@@ -537,17 +536,17 @@ class RunSkills:
         )
 
     def _judge(self, name: str, toolset: Toolset) -> JudgedToolset:
-        connected = self._work[name].result()
+        connected = self._outcomes[name].result()
         is_away = isinstance(connected.skill_session, LockedSession) and bool(connected.skill_session.problem)
         if connected.agreed is None or is_away:
             return own_tools(toolset)
         return connected.agreed.judge(name, toolset, self._recorded.get(name, {}))
 
 
-async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
-    if not work.done():
+async def _toolset(outcome: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
+    if not outcome.done():
         return None
-    connected = work.result()
+    connected = outcome.result()
     if connected.skill_session is None:
         return None
     try:
@@ -564,8 +563,8 @@ async def _wait_for_all(sessions: Collection[asyncio.Task[SkillSession]]) -> Non
 
 
 async def _require_all(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) -> None:
-    """Raise SkillError that names every required skill which cannot be reached, and why."""
-    problems = await asyncio.gather(*(_problem(work) for work in required.values()))
+    """Raise SkillError, with the reasons, if required skills cannot be reached."""
+    problems = await asyncio.gather(*(_unreachable_reason(outcome) for outcome in required.values()))
     missing = [
         f"skill {name!r} is required and missing: {problem}"
         for name, problem in zip(required, problems, strict=True)
@@ -575,9 +574,9 @@ async def _require_all(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) ->
         raise SkillError("; ".join(missing))
 
 
-async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
-    """Return why a skill cannot be reached, or None. Connect to a locked skill to find out."""
-    connected = await asyncio.shield(work)
+async def _unreachable_reason(outcome: asyncio.Task[_ConnectedSkill]) -> str | None:
+    """Return why a skill cannot be reached, or None. Connects to a locked skill to find out."""
+    connected = await asyncio.shield(outcome)
     if connected.skill_session is None:
         return connected.problem
     if isinstance(connected.skill_session, LockedSession):
@@ -617,7 +616,7 @@ def _is_required(definition: Skill) -> bool:
 async def open_skill(
     factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: TrustCheck
 ) -> SkillSession:
-    """Open a skill with its plugin, with `${NAME}` in settings filled in. Raises SkillError, also if not agreed to."""
+    """Open a skill with its plugin, substituting `${NAME}` in settings. Raises SkillError, also if not agreed to."""
     factory = factory_for(factories, definition)
     check_agreed(definition, agreement)
     if isinstance(definition, PluginSkill):
@@ -629,7 +628,7 @@ async def open_skill(
 
 
 def with_file_in(definition: PluginSkill, folder: Path) -> PluginSkill:
-    """Return the definition with its file as an absolute path; it is relative to the folder of the definition."""
+    """Return the definition with its `file`, which is relative to `folder`, as an absolute path."""
     path = str(folder.absolute() / definition.file)
     return definition.model_copy(update={"file": path}) if definition.file else definition
 
@@ -643,7 +642,7 @@ def check_agreed(definition: Skill, agreement: TrustCheck) -> None:
 
 
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:
-    """Return the plugin that provides a skill. Raises SkillError that says what is missing."""
+    """Return the plugin that provides a skill. Raises SkillError without one."""
     factory = next((factory for factory in factories if factory.handles(definition)), None)
     if factory is not None:
         return factory
@@ -651,8 +650,8 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
         expert_key = definition.plugin.partition(":")[2]
         names = ", ".join(definition.functions)
         raise SkillError(
-            f"Expert {expert_key!r} has functions of Python ({names}) that this program does not give:"
-            f" run it from the one that does, with Expert(name={expert_key!r}, …, tools=[{names}])"
+            f"Expert {expert_key!r} has Python functions ({names}) that this program does not provide:"
+            f" run it from a program that does, with Expert(name={expert_key!r}, …, tools=[{names}])"
         )
     own = f"; {OWN_FUNCTIONS}" if isinstance(definition, PluginSkill) else ""
     raise SkillError(

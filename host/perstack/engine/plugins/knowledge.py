@@ -1,4 +1,4 @@
-"""Knowledge of Experts from files: Agent Skills and AGENTS.md. A feature reads them, if an Expert has some."""
+"""Access to the files that Experts learn from: Agent Skills and AGENTS.md. A feature reads them when needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KnowledgeLibrary(Protocol):
         ...
 
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
-        """Return what a model is shown of the AGENTS.md files, and the list of files."""
+        """Return the text of the AGENTS.md files that a model is shown, and the list of files."""
         ...
 
     def loading_tools(self, skills: Sequence[AgentSkill]) -> tuple[OfferedTool, ...]:
@@ -44,16 +44,16 @@ class KnowledgeLibrary(Protocol):
 
 
 OpenLibrary = Callable[[Project, ToolLock, Path, tuple[UnpackedSkill, ...] | None], KnowledgeLibrary]
-"""Returns the library of a project in a workspace. With skills that were stored with the Job, no others are read."""
+"""Returns the library of a project in a workspace. If the Job was stored with skills, only these are read."""
 
 LIBRARY: Part[OpenLibrary] = Part("Agent Skills")
 
 
 class Knowledge:
-    """Knowledge of the Experts of one Job: all Runs that a process begins see one content."""
+    """Agent Skills and AGENTS.md files of one Job, read once: all Runs that a process begins see equal contents."""
 
     def __init__(self, project: Project, open_library: Callable[[], KnowledgeLibrary]) -> None:
-        """Open nothing: the library is opened for the first Expert that has some."""
+        """Open nothing yet: the library is opened for the first Expert that needs it."""
         self._project = project
         self._open_library = open_library
 
@@ -62,7 +62,7 @@ class Knowledge:
         return self._open_library()
 
     async def read(self, experts: Sequence[Expert]) -> None:
-        """Read what these Experts know ahead of time. Errors are raised at the first use."""
+        """Read the files of these Experts ahead of time. Errors are raised at the first use."""
         skills = [skill for expert in experts for skill in agent_skills(expert.skills)]
         needs_agents_md = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in experts)
         if skills or needs_agents_md:

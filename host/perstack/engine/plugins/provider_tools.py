@@ -1,4 +1,4 @@
-"""Decide which tools that a provider runs itself are offered, and find what is wrong with an Expert's choice of them.
+"""Decide which tools that a provider runs itself are offered, and find problems in an Expert's choice of them.
 
 A provider names the tools that its endpoint runs (`Provider.tools`), an Expert wants some of them (`providerTools`). A
 tool is offered if the provider of the model in force has it, can apply its options, and no rule denies it or asks about
@@ -28,14 +28,14 @@ class ProviderToolOffer:
 
     tools: tuple[OfferedProviderTool, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Text by tool, as the Expert names it, for wanted tools that are not offered."""
+    """Reason why each wanted tool is not offered, by the Expert's name for the tool."""
 
     @property
     def settings(self) -> JsonObject:
-        """The tools as recorded with the settings that change replies; empty without any."""
+        """The recorded form of the tools, a part of the settings that change replies; empty without tools."""
         if not self.tools:
             return {}
-        options = {tool.name: {} if tool.options is None else _plain(tool.options) for tool in self.tools}
+        options = {tool.name: {} if tool.options is None else _as_json(tool.options) for tool in self.tools}
         return {"providerTools": {**options}}
 
 
@@ -51,7 +51,7 @@ def offer_tools(
 ) -> ProviderToolOffer:
     """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules.
 
-    `refused`: names of tools that the endpoint has refused, which is recorded elsewhere.
+    `refused`: names of tools that the endpoint has refused. They are left out without a reason: `adaptRequest` has it.
     """
     if not expert.provider_tools:
         return NO_OFFER
@@ -79,7 +79,7 @@ def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | N
 
 
 def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
-    """Return which rule keeps a tool away; None if none does."""
+    """Return why the rules withhold a tool; None if they allow it."""
     from perstack.core.permissions.policy_calls import PolicyCall
     from perstack.core.permissions.rule_decisions import decide_offer
 
@@ -88,7 +88,7 @@ def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None
 
 
 def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what is wrong with the Expert's choice for the provider of its first model, with the place in its table."""
+    """Yield each problem of the Expert's choice, for the provider of its first model, with the key in its table."""
     for index, tool_name in enumerate(expert.provider_tools):
         tool = find_tool(tool_name, tools)
         if tool is None:
@@ -98,16 +98,16 @@ def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> It
         at = ("providerToolOptions", tool.name)
         for name in _option_names(options):
             if name not in tool.options:
-                yield (*at, name), f"provider {provider} has no such option for {tool.name}; {_list(tool.options)}"
+                yield (*at, name), f"provider {provider} has no such option for {tool.name}; {_listing(tool.options)}"
         for name in sorted(tool.required - {*_option_names(options)}):
             yield (*at, name), f"is missing: {tool_name} cannot be used without it"
 
 
 def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[str]:
-    """Yield the tools that the Expert has options for, but does not want."""
+    """Yield the names of tools for which the Expert has options although it does not want them."""
     wanted_names = {tool.name for name in expert.provider_tools if (tool := find_tool(name, tools)) is not None}
     provider_tool_options = expert.provider_tool_options
-    for name in () if provider_tool_options is None else _plain(provider_tool_options):
+    for name in () if provider_tool_options is None else _as_json(provider_tool_options):
         if name not in wanted_names:
             yield name
 
@@ -122,20 +122,20 @@ def _options(expert: Expert, tool: str) -> WebToolOptions | FileSearchOptions | 
     return None if expert.provider_tool_options is None else expert.provider_tool_options.of(tool)
 
 
-def _plain(options: WebToolOptions | FileSearchOptions | ProviderToolOptions) -> JsonObject:
+def _as_json(options: WebToolOptions | FileSearchOptions | ProviderToolOptions) -> JsonObject:
     return options.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _option_names(options: WebToolOptions | FileSearchOptions | None) -> tuple[str, ...]:
-    return () if options is None else tuple(_plain(options))
+    return () if options is None else tuple(_as_json(options))
 
 
 def _option_problem(expert: Expert, provider: str, tool: ProviderTool) -> str | None:
-    given_options = set(_option_names(_options(expert, tool.name)))
-    unsupported = sorted(given_options - tool.options)
+    option_names = set(_option_names(_options(expert, tool.name)))
+    unsupported = sorted(option_names - tool.options)
     if unsupported:
         return f"provider {provider} cannot apply its {', '.join(unsupported)}"
-    missing_options = sorted(tool.required - given_options)
+    missing_options = sorted(tool.required - option_names)
     return f"it has no {', '.join(missing_options)}" if missing_options else None
 
 
@@ -144,9 +144,9 @@ def _missing_tool(tool_name: str, provider: str, tools: Sequence[ProviderTool]) 
         return f"provider {provider} runs no tools itself"
     names = [tool.name for tool in tools]
     hint = suggestion(tool_name, [*names, *(tool.alias for tool in tools if tool.alias)])
-    return f"provider {provider} has no tool `{tool_name}`; {_list(names)}{hint}"
+    return f"provider {provider} has no tool `{tool_name}`; {_listing(names)}{hint}"
 
 
-def _list(names: Sequence[str] | frozenset[str]) -> str:
+def _listing(names: Sequence[str] | frozenset[str]) -> str:
     ordered = sorted(names) if isinstance(names, frozenset) else names
     return f"it has: {', '.join(ordered) or 'none'}"

@@ -1,4 +1,4 @@
-"""Load plugins through pluggy and return what they registered, with types.
+"""Load plugins through pluggy, and return the registered objects by kind and name.
 
 Only this module and `ports.hooks` use pluggy. Plugins come from entry points of group `perstack`, from modules named in
 PERSTACK_PLUGINS, and from the objects passed to `load_plugins`. Names and schemes are unique over all plugins. Skills
@@ -52,7 +52,7 @@ _KINDS: Mapping[str, str] = {
 """The kinds of objects with names, and the attribute that is the name. Listeners are the only kind without names."""
 
 _NOT_EVERYWHERE = {
-    "mcp-sampling": "it is the model of an editor, which is there only while perstack serves that over MCP"
+    "mcp-sampling": "it is the model of an editor, and exists only while perstack serves that editor over MCP"
 }
 """Providers that only some front doors register, and the reason to show where they are missing."""
 
@@ -105,23 +105,23 @@ class Plugins:
         """Open the storage at an address such as `file:perstack`, relative to a folder. Raises UsageError."""
         factory, location = self.storage_at(address)
         if setting and not factory.has_settings:
-            raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: leave the table out")
+            raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: remove the table")
         return factory.open(location, folder, setting=setting, formats=tuple(self.formats.values()))
 
     def storage_at(self, address: str) -> tuple[StorageFactory, str]:
         """Split an address into storage factory and location. Raises UsageError if there is no such storage."""
         scheme, separator, location = address.partition(":")
         if not separator:
-            raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
+            raise UsageError(f"storage {scheme!r} has no location: write it as `file:DIRECTORY` or `sqlite:FILE`")
         return self.storage(scheme), location
 
     def open_dispatcher(self, address: str) -> Dispatcher:
-        """Open the dispatcher at an address such as `postgresql://host/database`. Raises UsageError if it cannot."""
+        """Open the dispatcher at an address such as `postgresql://host/database`. Raises UsageError."""
         factory, location = self.dispatcher_at(address)
         return factory.open(location)
 
     def dispatcher_at(self, address: str) -> tuple[DispatcherFactory, str]:
-        """Split an address into its dispatcher factory and the location in it. Raises UsageError if there is none."""
+        """Split an address into dispatcher factory and location. Raises UsageError if there is no such dispatcher."""
         scheme, separator, location = address.partition(":")
         factory = self.dispatchers.get(scheme) if separator else None
         if factory is None:
@@ -143,9 +143,9 @@ class Plugins:
         return None if factory is None else factory.is_vendor
 
     def default_provider(self, env: Mapping[str, str]) -> ProviderFactory | None:
-        """Return the provider of a Run that names none: the first configured one; None if there is none."""
+        """Return the first configured provider, for a Run that names none; None without one."""
         factories = sorted(self.providers.values(), key=lambda factory: factory.priority)
-        return next((each for each in factories if not each.needs_name and each.is_configured(env)), None)
+        return next((factory for factory in factories if not factory.needs_name and factory.is_configured(env)), None)
 
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
@@ -211,16 +211,16 @@ def _installed_plugins() -> list[_FoundPlugin]:
     result: list[_FoundPlugin] = []
     for point, package, version in installed_modules(GROUP):
         try:
-            result.append(_FoundPlugin(point.name, package, version, _of_this_api(point.load(), point.name, package)))
+            result.append(_FoundPlugin(point.name, package, version, _require_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
             text = f"{type(error).__name__}: {error}"
-            notice(f"plugin {point.name} of {package} was left out: {text}")
+            notice(f"plugin {point.name} of {package} was skipped: {text}")
             result.append(_FoundPlugin(point.name, package, version, None, text))
     return result
 
 
 def _from_environment(env: Mapping[str, str]) -> list[_FoundPlugin]:
-    return [_FoundPlugin(name, name, "", _of_this_api(_import(name), name, name)) for name in named_modules(env)]
+    return [_FoundPlugin(name, name, "", _require_api(_import(name), name, name)) for name in named_modules(env)]
 
 
 def _import(name: str) -> object:
@@ -229,25 +229,25 @@ def _import(name: str) -> object:
     except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"{EXTRA_MODULES}: {name} cannot be imported ({cause}); correct the module, or take its name out"
+            f"{EXTRA_MODULES}: {name} cannot be imported ({cause}); correct the module, or remove its name"
         ) from error
 
 
 def _from_python(plugin: object) -> _FoundPlugin:
     name = getattr(plugin, "__name__", type(plugin).__name__)
-    return _FoundPlugin(f"{name}", _IN_PYTHON, "", _of_this_api(plugin, name, _IN_PYTHON))
+    return _FoundPlugin(f"{name}", _IN_PYTHON, "", _require_api(plugin, name, _IN_PYTHON))
 
 
 _IN_PYTHON = "given in Python"
 
 
-def _of_this_api(plugin: object, name: str, package: str) -> object:
+def _require_api(plugin: object, name: str, package: str) -> object:
     """Return the plugin. Raises PluginError if it declares another version of the plugin API than this host's."""
     declared: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
     if declared != hooks.PLUGIN_API:
         raise PluginError(
-            f"plugin {name} of {package} is written for plugin API {declared}, and the host has {hooks.PLUGIN_API}:"
-            " install versions of both that fit"
+            f"plugin {name} of {package} is written for plugin API {declared}, but the host has {hooks.PLUGIN_API}:"
+            " install compatible versions of both"
         )
     return plugin
 
@@ -270,7 +270,7 @@ def _register(manager: pluggy.PluginManager, candidate: _FoundPlugin) -> None:
         raise PluginError(f"plugin {candidate.name} of {candidate.package}: {error}") from error
     if candidate.package == _IN_PYTHON and not manager.get_hookcallers(candidate.plugin):
         raise PluginError(
-            f"plugin {candidate.name}, given in Python, has no hook: give a Toolkit, or an object with hooks"
+            f"plugin {candidate.name}, given in Python, has no hook: pass a Toolkit, or an object with hooks"
         )
 
 
@@ -314,5 +314,5 @@ def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str
 def _merge(kind: str, new: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin) -> None:
     for name, factory in new.items():
         if name in registered and registered[name] is not factory:
-            raise PluginError(f"two plugins bring the {kind} {name!r}; remove {candidate.package} or the other")
+            raise PluginError(f"two plugins provide the {kind} {name!r}; remove {candidate.package} or the other")
         registered[name] = factory

@@ -22,7 +22,7 @@ from perstack.support.sandbox_paths import check_places
 class UnpackedSkill:
     """An Agent Skill that was stored with a Job, unpacked on this machine."""
 
-    path: str  # the original path, by which Experts name the skill
+    path: str  # its original path, which Experts name
     folder: Path
     in_workspace: bool  # True if it was below the workspace, which all programs may read
 
@@ -36,9 +36,9 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
     return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
 
 
-def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
-    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
-    skills = tuple(laid_out)
+def relocate_policy(policy: SandboxPolicy | None, unpacked_skills: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
+    """Return the policy with the local folders of unpacked skills in place of their original, readable paths."""
+    skills = tuple(unpacked_skills)
     if policy is None or not skills:
         return policy
     allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
@@ -63,29 +63,31 @@ async def check_policies(
 class Runtimes:
     """The prepared runtimes of one Job. Call `close` after all its programs have ended."""
 
-    def __init__(self, plugins: Plugins, surroundings: Surroundings, laid_out: tuple[UnpackedSkill, ...] = ()) -> None:
-        """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
-        self._laid_out = laid_out
+    def __init__(
+        self, plugins: Plugins, surroundings: Surroundings, unpacked_skills: tuple[UnpackedSkill, ...] = ()
+    ) -> None:
+        """Prepare nothing yet. `unpacked_skills`: Agent Skills that are not at the paths that the policies name."""
+        self._unpacked_skills = unpacked_skills
         self._plugins = plugins
         self._surroundings = surroundings
-        self._turn = asyncio.Lock()
+        self._mutex = asyncio.Lock()
         self._prepared: dict[bytes, Runtime] = {}
 
     async def of(self, policy: SandboxPolicy | None) -> Runtime:
-        """Return the runtime of a policy. Raises UsageError if there is no runtime of that name, and SkillError."""
-        policy = relocate_policy(policy, self._laid_out)
+        """Return the runtime of a policy, prepared once. Raises UsageError for an unknown runtime, and SkillError."""
+        policy = relocate_policy(policy, self._unpacked_skills)
         if policy is None:
             return LOCAL_RUNTIME
         key = policy.to_json()
-        async with self._turn:
+        async with self._mutex:
             if key not in self._prepared:
                 factory = self._plugins.runtime(policy.runtime)
                 self._prepared[key] = await factory.prepare(policy, self._surroundings)
             return self._prepared[key]
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
-        """Return the context with which a skill is opened under a policy. Raises the errors of `of`."""
-        policy = relocate_policy(policy, self._laid_out)
+        """Return the context for opening a skill under a policy. Raises the errors of `of`."""
+        policy = relocate_policy(policy, self._unpacked_skills)
         if policy is None:
             return context
         return replace(

@@ -1,11 +1,10 @@
-"""The tools of one Run: name them, show them to the model, and check the calls that the model asks for."""
+"""The tools of one Run: name them, offer them to the model, and check the calls that the model asks for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from hashlib import sha256
 from itertools import count
 from weakref import WeakValueDictionary
@@ -17,7 +16,7 @@ from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.settings import ToolSearch
+from perstack.core.definitions.settings import ToolSearch, intern_record
 from perstack.core.definitions.skills import (
     CHANGING_TOOLS,
     DecidedCall,
@@ -89,9 +88,9 @@ _DELEGATE_SCHEMA: JsonObject = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool as offered to a model; `session` runs it, and is None for delegates, questions and loop tools."""
+    """A tool as offered to a model; `skill_session` runs it, and is None for delegates, questions and loop tools."""
 
     spec: ToolSpec
     skill_session: SkillSession | None = None
@@ -99,10 +98,6 @@ class OfferedTool:
     may_sample: bool = False  # True if the skill may ask the Run's model for generations
     may_wait: bool = False  # True if the tool may be deferred behind the tool search
     judged: JudgedTool | None = None  # its definition in force, for a tool of a server or plugin
-
-    @cached_property
-    def checker(self) -> Checker:
-        return Checker(self.spec.input_schema)
 
     @property
     def rank(self) -> int:
@@ -133,14 +128,15 @@ class Catalogue:
         definitions: Definitions | None = None,
         differing: Mapping[str, str] | None = None,
     ) -> None:
-        """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
+        """Assign names, and defer tools; `revealed` were found by searches that are no longer in the context."""
         unique = _with_unique_names(offered)
-        self.renamed = _new_names(offered, unique)
+        self.renamed = _rename_notices(offered, unique)
         """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((tool.spec, tool.may_wait) for tool in unique), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept_tools: KeptTools | None = None
         self._by_name = {tool.spec.name: tool for tool in unique}
+        self._checkers: dict[str, Checker] = {}  # of the tools that were called, by name
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
@@ -191,7 +187,7 @@ class Catalogue:
         return matches[0] if len(matches) == 1 else None
 
     def look_up(self, part: ToolCallPart) -> DecidedCall:
-        """Return a call of a tool of this Run; a call of any other is refused with a message for the model."""
+        """Return a call with the facts about its tool; without such a tool refused, with a message for the model."""
         offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
@@ -217,11 +213,14 @@ class Catalogue:
         )
 
     async def check_arguments(self, part: ToolCallPart, decided: DecidedCall) -> DecidedCall:
-        """Return the call; refused, with a message for the model, if its arguments do not fit the tool's schema."""
+        """Return the call, or refused, with a message for the model, if its arguments violate the tool's schema."""
         offered = self._by_name[part.tool_name]
         if part.raw_args is not None:
             return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
-        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
+        if part.tool_name not in self._checkers:
+            self._checkers[part.tool_name] = Checker(offered.spec.input_schema)
+        checker = self._checkers[part.tool_name]
+        violation = await violation_of(checker, named_arguments(offered.spec.subject, part.args))
         if violation is None:
             return decided
         place = f" at {violation.place}" if violation.place else ""
@@ -234,7 +233,7 @@ class Catalogue:
 
 
 def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> OfferedTool:
-    """Return a tool whose calls the host answers with `answer`."""
+    """Return a tool whose calls the function `answer` answers."""
     return OfferedTool(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
@@ -323,8 +322,8 @@ def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
 def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """Return the tools under unique names, which do not depend on their order.
 
-    A tool whose name another tool of its rank or a higher one has gets its skill's name as prefix, so that no server
-    can take a name from the host.
+    If another tool of equal or higher precedence has its name, a tool is prefixed with the name of its skill: so no
+    server can take a name from the host.
     """
     ranks = Counter((tool.spec.name, tool.rank) for tool in offered)
     names = {index: tool.spec.name for index, tool in enumerate(offered) if _keeps_name(tool, ranks)}
@@ -337,52 +336,46 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
         names[index] = tool.prefixed_name if is_free else _digest_name(tool, used_names | prefixed.keys())
         used_names.add(names[index])
     return [
-        replace(tool, spec=_shared_spec(replace_name(tool.spec, names[index], tool.spec.skill_name)))
+        replace(tool, spec=intern_record(replace_name(tool.spec, names[index], tool.spec.skill_name)))
         for index, tool in enumerate(offered)
     ]
 
 
-# Jobs of one Expert keep equal tools: shared, a thousand that wait take 15 KB less each.
-_SPECS: WeakValueDictionary[bytes, ToolSpec] = WeakValueDictionary()
+# Jobs of one Expert have equal tools. Sharing these saves 15 KB for each of a thousand waiting Jobs.
 _KEPT_TOOLS: WeakValueDictionary[str, KeptTools] = WeakValueDictionary()
-
-
-def _shared_spec(spec: ToolSpec) -> ToolSpec:
-    shared = _SPECS.setdefault(spec.to_json(), spec)
-    return shared if shared == spec else spec
 
 
 def _shared_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
     tools = kept_tools(specs)
-    shared = _KEPT_TOOLS.setdefault(tools.sha256, tools)
-    return shared if shared == tools else tools
+    kept = _KEPT_TOOLS.setdefault(tools.sha256, tools)
+    return kept if kept == tools else tools
 
 
 def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
     name = tool.spec.name
     # a recording already has the names that its model was offered
     is_reserved = tool.rank > 0 and name in _RESERVED and not isinstance(tool.skill_session, PlayedSession)
-    is_of_higher = any((name, rank) in ranks for rank in range(tool.rank))
-    return ranks[name, tool.rank] == 1 and not (is_reserved or is_of_higher)
+    is_outranked = any((name, rank) in ranks for rank in range(tool.rank))
+    return ranks[name, tool.rank] == 1 and not (is_reserved or is_outranked)
 
 
-def _digest_name(tool: OfferedTool, taken: Collection[str]) -> str:
+def _digest_name(tool: OfferedTool, used_names: Collection[str]) -> str:
     """Return a free name that does not change when other tools are added or removed."""
     for number in count():
         digest = sha256(f"{tool.spec.skill_name}\0{tool.own_name}\0{number}".encode(errors="replace")).hexdigest()
         name = f"{tool.prefixed_name[:55]}_{digest[:8]}"
-        if name not in taken:
+        if name not in used_names:
             return name
     raise AssertionError("unreachable")
 
 
-def _new_names(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
+def _rename_notices(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
     changes: dict[str, list[str]] = {}
     for old, new in zip(offered, renamed, strict=True):
         if old.spec.name != new.spec.name:
             changes.setdefault(new.spec.skill_name, []).append(f"{old.spec.name} as {new.spec.name}")
     return {
-        skill: "tools are offered under other names, because theirs are taken: "
+        skill: "tools are offered under other names, because their own are in use: "
         + ", ".join(names[:_MAX_RENAMED_LISTED])
         + (f", and {len(names) - _MAX_RENAMED_LISTED} more" if len(names) > _MAX_RENAMED_LISTED else "")
         for skill, names in changes.items()

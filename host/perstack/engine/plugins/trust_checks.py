@@ -1,10 +1,10 @@
-"""What a person has agreed to, as the kernel asks for it: in a definition, and about tools of servers and plugins.
+"""Protocols for checking the agreements of a person: to definitions, and to tools of servers and plugins.
 
-`perstack.trust` has `TrustCheck`. A Host cannot be made without one, and each thing that acts is checked where it
-begins to act: what opens a storage, a dispatcher, a provider or a skill calls it, and so does what drives a Job.
+`perstack.trust` implements `TrustCheck`. A Host cannot be made without one. It is called by the code that opens a
+storage, a dispatcher, a provider or a skill, and by the code that drives a Job.
 
-`perstack.lockfile` has `ToolLock`. It compares the tools that a skill offers with the definitions that were agreed to.
-Without that part no Job is driven, so no changed tool is offered unseen.
+`perstack.lockfile` implements `ToolLock`, which compares the tools that a skill offers with the definitions that were
+agreed to. Without that part no Job is driven, so no changed tool is offered unseen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrustCheck(Protocol):
-    """Agreements to one definition, which are read at each call. Every `check_` method raises NotAgreed without one.
+    """Agreements to one definition, read at each call. Every `check_` method raises NotAgreed if one is missing.
 
     Skills, providers and evaluators are checked where they are used, because recorded definitions have them too.
     """
@@ -48,9 +48,9 @@ class TrustCheck(Protocol):
     def check_evaluator(self, settings: Iterate, expert_key: str) -> None: ...
 
     def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> Sequence[str]:
-        """Return a phrase, without values, for each effect of an Expert of another definition that is not declared.
+        """Return a phrase, without values, for each effect of an Expert that `declared_project` does not declare.
 
-        A definition declares an effect if it has it in the same words.
+        `of_project` is the definition of the Expert. An effect is declared by an exactly equal setting.
         """
         ...
 
@@ -62,11 +62,11 @@ INSTRUCTIONS = ""  # key of a skill's instructions among the digests of its tool
 
 @dataclass(frozen=True, slots=True)
 class JudgedTool:
-    """A tool as it may be offered, and why its calls ask, if they do."""
+    """A tool as it may be offered, and why its calls need approval, if they do."""
 
     spec: ToolSpec
-    definition: str = ""  # digest of the definition in force at the skill; empty: the host's own, which needs no pin
-    changed: str = ""  # reason why each call asks; empty for an agreed definition
+    definition: str = ""  # digest of the definition in force at the skill; empty for a tool of the host
+    changed: str = ""  # reason why each call needs approval; empty for an agreed definition
     changes: tuple[str, ...] = ()  # lines that differ, for the person who is asked
     is_locked: bool = False  # True if perstack.lock has exactly this definition
 
@@ -77,12 +77,12 @@ class JudgedToolset:
 
     tools: tuple[JudgedTool, ...]
     instructions: str = ""
-    digests: Mapping[str, str] | None = None  # agreed definitions by own name, and of the instructions
-    notice: str = ""  # what differs from the agreed definitions, for the person who watches
+    digests: Mapping[str, str] | None = None  # digests of the agreed definitions, by tool and INSTRUCTIONS
+    notice: str = ""  # differences from the agreed definitions, for the person who watches
 
 
 def own_tools(toolset: Toolset) -> JudgedToolset:
-    """Return a toolset without a comparison: its definitions are the host's, or a recording's."""
+    """Return a toolset of the host or of a recording, which needs no comparison."""
     return JudgedToolset(tuple(map(JudgedTool, toolset.specs)), toolset.instructions)
 
 
@@ -90,15 +90,15 @@ class AgreedDefinitions(Protocol):
     """Definitions of one skill's tools that were agreed to."""
 
     def judge(self, skill: str, live: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
-        """Compare a list of the skill with the agreed definitions; `recorded`: digests in the Job's logs."""
+        """Compare the tools that a skill lists with the agreed definitions; `recorded`: digests in the Job's logs."""
         ...
 
 
 class ToolLock(Protocol):
-    """Tools and Agent Skills that a person has locked for a definition, or none."""
+    """Tools and Agent Skills that a person has locked for a definition; possibly none."""
 
     def toolset_of(self, definition: Skill) -> Toolset | None:
-        """Return the locked tools of exactly this definition; None also for tools that a lock cannot exempt."""
+        """Return the locked tools of exactly this definition; None also if a lock cannot exempt one from rules."""
         ...
 
     def agreed(self, toolset: Toolset, *, is_locked: bool) -> AgreedDefinitions:
@@ -106,7 +106,7 @@ class ToolLock(Protocol):
         ...
 
     def notice_for(self, definition: Skill) -> str:
-        """Return that the lock is out of date, if it has a skill of that name; empty if not."""
+        """Return a notice that the lock is out of date, if it has a skill of that name; otherwise empty."""
         ...
 
     def folder_digest(self, config: str, skill: AgentSkill) -> str | None:

@@ -1,4 +1,4 @@
-"""Approvals of calls: ask a person, or settle what needs no question or has nobody to ask.
+"""Approvals of calls: ask a person, or decide without one if no question is needed or nobody can be asked.
 
 A call of `exec` that waits only because the definition does not grant `exec` (`core.definitions.exec_grant`) never
 waits for an absent person: it runs in a sandbox, or is denied where no sandbox works.
@@ -44,7 +44,7 @@ NOBODY_ANSWERS = "Not asked: nobody can answer in this Job. Decide without an an
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
 _REMEDY_OF_CHANGE = "To agree to the tool as it is now, lock the tools again, or begin a new Job without a lock."
-_MAX_CHANGE_CHARS = 20_000  # longest change of a tool's definition that a question shows
+_MAX_CHANGE_CHARS = 20_000  # maximum characters of a change of a tool's definition that a question shows
 _TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
 _DENIED_NOTICE = (
@@ -53,7 +53,7 @@ _DENIED_NOTICE = (
 
 
 async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
-    """Record the decision on a call that needs approval if no person is asked, or else that it waits for a person."""
+    """Record the decision on a call that needs approval or, if a person must decide, that it waits for one."""
     session, drive = run_drive.session, run_drive.drive
     subject = await approval_subject(run_drive, call)
     granted, doubts = await _decision_by_grant(run_drive, call)
@@ -84,7 +84,7 @@ async def record_approved_start(run_drive: RunDrive, call: Call) -> bool:
         return False
     is_once = call.approval is not None and call.approval.decision == "once"
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
-    if is_once and call.content and call.content != await rulings.content(call):
+    if is_once and call.content and call.content != await rulings.changed_file_digest(call):
         again = "the file has changed since its change was shown"
         session.add(request_event(call, await approval_subject(run_drive, call), session.stamp, again))
         return False
@@ -98,12 +98,12 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
         await rulings.offers(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
-        await rulings.content(call),
+        await rulings.changed_file_digest(call),
     )
 
 
 def _is_asked_by_rules(call: Call) -> bool:
-    """Return whether a rule asks: the question of another stage is not settled by a rule or a grant."""
+    """Return whether a permission rule asks: a rule or a grant settles no question of another stage."""
     return call.decided.decider == RULES_STAGE
 
 
@@ -132,13 +132,13 @@ def show_progress(run_drive: RunDrive, call: Call) -> Callable[[str], None]:
 async def sandboxed_session(run_drive: RunDrive) -> SkillSession:
     """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
     run = run_drive.session.run
-    return await run_drive.drive.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
+    return await run_drive.drive.skills.open_sandboxed_base(run.start.expert, run.id, _sandbox(run))
 
 
 class _Doubts(NamedTuple):
-    """Differences from what a person has agreed to before, for a question."""
+    """Differences from an earlier agreement, which a question shows."""
 
-    changes: tuple[str, ...] = ()  # lines of the tool's definition
+    changes: tuple[str, ...] = ()  # changed lines of the tool's definition
     changed_files: tuple[str, ...] = ()  # changed files that the granted rule names
 
 
@@ -154,7 +154,7 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
         return None, _Doubts(changes)
     drive, run = run_drive.drive, run_drive.session.run
     grants = await asyncio.to_thread(drive.setup.grants.readable)
-    held, stale = _divided(grants, call, tool)
+    held, stale = _split_grants(grants, call, tool)
     files = drive.setup.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()
     while (rule := await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, [*held])) is not None:
@@ -171,7 +171,7 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
     return None, _Doubts((reason, *definition_diff(None, tool.spec)))
 
 
-def _divided(
+def _split_grants(
     grants: Iterable[ProjectGrant], call: Call, tool: OfferedTool | None
 ) -> tuple[dict[str, ProjectGrant], tuple[str, ...]]:
     """Return the grants that hold for the tool's definition in force, by rule, and the rules of other grants."""
@@ -191,8 +191,8 @@ def _divided(
 async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision that needs no person; None if a person must be asked."""
     run, setup = run_drive.session.run, run_drive.drive.setup
-    is_of_exec = run.asks_exec and _is_asked_by_rules(call)
-    if is_of_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
+    asks_exec = run.asks_exec and _is_asked_by_rules(call)
+    if asks_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
         return await _decide_exec(run_drive, call)
     text = _REMEDY_OF_CHANGE if call.decided.changed else ""
     return SettledApproval(Approval(decision="no", text=text)) if setup.overrides.unattended else None
@@ -201,7 +201,7 @@ async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledAp
 async def _decide_exec(run_drive: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision about an `exec` that the definition does not name; None to ask a person, or the recording."""
     setup = run_drive.drive.setup
-    if setup.overrides.open:  # given after the Run began, so its grant does not have it
+    if setup.overrides.open:  # the option was given after the Run began, so the recorded grant does not have it
         return SettledApproval(Approval(decision="once"), OPEN)
     if run_drive.plays_recording:
         return (
@@ -231,5 +231,5 @@ async def _has_sandbox(run_drive: RunDrive) -> bool:
 
 
 def _sandbox(run: Run) -> SandboxPolicy:
-    """Return the Run's sandbox policy, or the default, with a runtime: without one a policy confines no program."""
+    """Return the Run's sandbox policy, or the default, with a runtime: a policy without one confines no program."""
     return (run.start.sandbox or SandboxPolicy()).model_copy(update={"runtime": SANDBOX})

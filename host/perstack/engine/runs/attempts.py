@@ -1,4 +1,4 @@
-"""Attempts of a generation, for a reply or a summary, and what follows their failures.
+"""Attempts of a generation, for a reply or a summary, and the reactions to their failures.
 
 `after_failure` (core/runs/retries_and_fallbacks.py) decides what follows a failed attempt: a retry, a pause of the Job,
 or none. Then a fallback model may take over. An attempt that the endpoint refuses because of one part of the request is
@@ -53,7 +53,7 @@ from perstack.core.runs.retries_and_fallbacks import (
 )
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.providers import OpenProvider, Prices, Turns
+from perstack.engine.plugins.providers_and_prices import OpenProvider, Prices, Turns
 from perstack.engine.runs.job_budget import UnknownPrice
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import PerstackError, ProviderError
@@ -62,7 +62,7 @@ from perstack.system.user import notice
 
 
 class Attempts:
-    """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
+    """Attempts of one generation with one model. Time in the queue of the endpoint does not count as spent."""
 
     def __init__(self, session: RunSession, provider: Provider, turns: Turns) -> None:
         """Start the clock. The model and its remaining fallbacks get equal shares of the time that is left."""
@@ -71,8 +71,8 @@ class Attempts:
             session.first_try = now
         limits, models_remaining = session.run.limits, models_left(session.run)
         if models_remaining > 1 or session.run.uses_fallback:  # fallback models get their share
-            time_left = limits.retry_timeout - (now - session.first_try) * 1000
-            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / models_remaining))})
+            left_ms = limits.retry_timeout - (now - session.first_try) * 1000
+            limits = limits.model_copy(update={"retry_timeout": max(0, round(left_ms / models_remaining))})
         self.limits = limits
         self.has_fallback = models_remaining > 1
         self.try_began_at = now  # start of the latest try, by `time.monotonic`
@@ -138,14 +138,14 @@ async def retry_or_give_up(
     )
     if isinstance(decision, GiveUp):
         return decision
-    info, delay = error_info(error), round(decision.delay * 1000)
+    info, delay_ms = error_info(error), round(decision.delay_s * 1000)
     is_reserved = session.run.spending.reserved is not None
     session.add(
         Retry(
             **session.stamp(),
             error=info,
             attempt=attempt,
-            delay_ms=delay,
+            delay_ms=delay_ms,
             usage=usage,
             uncharged=releases_reservation(session.run, info) or (usage is not None and is_reserved),
             most_tries=attempts.limits.max_retries + 1,
@@ -153,11 +153,11 @@ async def retry_or_give_up(
         )
     )
     if isinstance(decision, PauseJob):
-        session.add(rate_limit_pause_event(session.clock.now() + delay, session.stamp))
+        session.add(rate_limit_pause_event(session.clock.now() + delay_ms, session.stamp))
     await session.flush()
     if isinstance(decision, PauseJob):
         return False
-    await asyncio.sleep(decision.delay)
+    await asyncio.sleep(decision.delay_s)
     return True
 
 
@@ -179,16 +179,16 @@ def error_info(error: ProviderError) -> ErrorInfo:
 
 
 async def _try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], seconds: float, is_last: bool
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], timeout_s: float, is_last: bool
 ) -> Generation:
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_s):
             generation = await provider.generate(request, show)
             reply = usable_reply(generation.reply)
             return generation if reply is generation.reply else replace(generation, reply=reply)
     except TimeoutError as error:
         remedy = "" if is_last else "; give more time with `timeout`"
-        message = f"no complete reply within {seconds * 1000:.0f} ms{remedy}"
+        message = f"no complete reply within {timeout_s * 1000:.0f} ms{remedy}"
         raise ProviderError(message, name="Timeout", is_retryable=True) from error
     except ProviderError:
         raise
@@ -242,7 +242,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
 
 
 class Ladder:
-    """The repetitions of one generation's request with parts adapted that its endpoint has refused."""
+    """Repetitions of one generation's request, each with the parts adapted that its endpoint refused before."""
 
     def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
         """Start without adaptations; `model` is the model that is asked, as `provider/model`."""
@@ -273,7 +273,7 @@ class Ladder:
 
 
 def adaptations_after(provider: Provider, request: GenerationRequest, error: ProviderError) -> Adaptations:
-    """Return the adaptations for the parts that the refusal names, as the provider reads it; empty for other errors."""
+    """Return the adaptations for the parts that a refusal names, as the provider reads it; none for other errors."""
     if error.status_code not in REFUSAL_STATUSES:
         return ()
     try:
@@ -298,7 +298,7 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
 def record_learned_adaptations(
     drive: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
 ) -> None:
-    """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
+    """Record the adaptations that other Runs of the Job have learned for a model, before its endpoint refuses again."""
     adaptations = drive.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
         session.add(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))

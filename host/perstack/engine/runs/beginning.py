@@ -1,6 +1,6 @@
 """Begin and resume Runs: compute their recorded settings and record their first event.
 
-A new Run takes two steps. `prepare_run` checks that it can begin here and computes what its first event records: the
+A new Run takes two steps. `prepare_run` checks that it can begin here and computes the content of its first event: the
 definition, model and sandbox; nothing is recorded or written. `RunStarter.begin` records the event from the
 `PreparedRun`, and checks nothing again. `RunStarter.resume` checks a stopped Run and records that it resumes.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from perstack.config.resolved_settings import (
     exec_grant_of,
@@ -22,24 +22,22 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
-from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force, read_rule
+from perstack.core.definitions.permissions import Approval, RuleSet, missing_from, not_in_force, read_rule, start_rules
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.settings import Limits, intern_record, with_shared_names
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import ResultContent
-from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.events.lifecycle import ResumeReason, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
+from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.plugins.providers import RunSettings
+from perstack.engine.plugins.providers_and_prices import RunSettings
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.job_drive import JobDrive
 from perstack.engine.runs.person_decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
@@ -49,28 +47,31 @@ from perstack.system.clock import iso
 from perstack.system.user import this_user
 from perstack.version import VERSION
 
+if TYPE_CHECKING:
+    from perstack.core.runs.events.lifecycle import ResumeReason
+
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Facts of a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
+    """Request for a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
 
     expert: Expert
     query: str
-    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked values, by field of `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
-    answer: PersonAnswer | None = None  # to the question that `base` asks
+    answer: PersonAnswer | None = None  # answer to the question that `base_run` asks
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
     outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     shared_limits: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A new Run that can begin here, and what its first event records of its definition and settings."""
+    """A new Run that can begin here, with the definition and settings that its first event records."""
 
     new: NewRun
     expert: Expert  # with the digests of its Agent Skills
@@ -81,9 +82,9 @@ class PreparedRun:
 def prepare_run(
     setup: HostSetup, knowledge: Knowledge, new: NewRun, *, steps_before: int, is_driven_here: bool = True
 ) -> PreparedRun:
-    """Check that a new Run can begin, and compute what it records. Raises UsageError or ProviderError.
+    """Check that a new Run can begin, and compute the settings that it records. Raises UsageError or ProviderError.
 
-    `steps_before` are the steps that its Job has. Without `is_driven_here` another process has the providers.
+    `steps_before`: number of steps of the Job so far. Without `is_driven_here` another process has the providers.
     """
     expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
     settings = _settings(setup, expert, new.shared_limits, steps_before)
@@ -100,9 +101,9 @@ class ResumedRun:
     run: Run
     reason: ResumeReason
     limits: Limits | None = None  # new limits; None for the recorded ones
-    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    parent_rules: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
     answer: PersonAnswer | None = None
-    """Answer to the question that the Run asks; None for that in the decisions of the Job, if any."""
+    """Answer to the question that the Run asks; None to look for it in the decisions of the Job."""
     decisions: PersonDecisions = NO_DECISIONS  # decisions that the whole Job resumes with; empty for a delegate
 
 
@@ -113,7 +114,7 @@ class RunStarter:
         self._drive = drive
 
     def start(self, start: PreparedRun | ResumedRun) -> RunSession:
-        """Do `begin` or `resume`."""
+        """Begin or resume a Run."""
         return self.begin(start) if isinstance(start, PreparedRun) else self.resume(start)
 
     def begin(self, prepared_run: PreparedRun) -> RunSession:
@@ -123,7 +124,7 @@ class RunStarter:
         base, by = new.base_run, new.delegated_by
         output = setup.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
-        parent_rules = new.above if base is None else drive.runs.get(base.id, base).permissions
+        outer_rules = new.parent_rules if base is None else drive.runs.get(base.id, base).permissions
         parent = None if by is None else drive.job.runs.get(by.run_id)
         inherited = (None if parent is None else parent.start, None if base is None else base.start)
         masks = masks_secrets(setup.project, expert, *inherited)
@@ -131,29 +132,31 @@ class RunStarter:
         session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
         session.add(
-            StartRun(
-                **session.stamp(),
-                query=new.query,
-                model=settings.model,
-                provider=settings.provider.provider_name,
-                fallbacks=settings.fallbacks,
-                **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
-                expert=without_secrets(expert),
-                limits=settings.limits,
-                reasoning_budget=settings.reasoning_budget,
-                delegated_by=by,
-                continued_from=new.continued_from,
-                runtime_version=VERSION,
-                **new.caller_fields,
-                overrides=setup.overrides.chosen,
-                permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
-                depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=policy,
-                output=output,
-                attachments=new.attachments,
-                snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(drive, expert, policy, *inherited),
-                counts_rounds=True,
+            with_shared_names(
+                StartRun(
+                    **session.stamp(),
+                    query=new.query,
+                    model=settings.model,
+                    provider=settings.provider.provider_name,
+                    fallbacks=settings.fallbacks,
+                    **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                    expert=intern_record(without_secrets(expert)),
+                    limits=settings.limits,
+                    reasoning_budget=settings.reasoning_budget,
+                    delegated_by=by,
+                    continued_from=new.continued_from,
+                    runtime_version=VERSION,
+                    **new.caller_fields,
+                    overrides=setup.overrides.chosen,
+                    permissions=start_rules(outer_rules, rule_sets(setup.project, expert), drive.job.widenings),
+                    depth=0 if parent is None else parent.start.depth + 1,
+                    sandbox=policy,
+                    output=output,
+                    attachments=new.attachments,
+                    snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
+                    exec_grant=_exec_grant(drive, expert, policy, *inherited),
+                    counts_rounds=True,
+                )
             )
         )
         if by is None:  # delegates inherit it
@@ -180,7 +183,7 @@ class RunStarter:
             run_id=delegation.run_id,
             delegated_by=by,
             outer_policy=parent_session.run.start.sandbox,
-            above=parent_session.run.permissions,
+            parent_rules=parent_session.run.permissions,
             shared_limits=shared_limits,
         )
         drive = self._drive
@@ -194,6 +197,10 @@ class RunStarter:
 
         A Run that failed before its model replied resumes under today's definition and settings.
         """
+        from perstack.core.runs.decide import (
+            resume_event,  # with all events, which a new Run shows its first one before
+        )
+
         drive, setup, run, decisions = self._drive, self._drive.setup, resumed_run.run, self._drive.decisions
         definition, limits = None, resumed_run.limits
         if run.may_be_redefined and drive.is_driven_here:
@@ -211,7 +218,7 @@ class RunStarter:
                 by=None if limits is None else decisions.limited_by or this_user(),
                 signal=decisions.signal,
                 definition=definition,
-                permissions=_stricter_rules_today(drive, run, resumed_run.above),
+                permissions=_stricter_rules_today(drive, run, resumed_run.parent_rules),
                 worker="" if resumed_run.reason == "parent" else drive.worker.name,
             )
         )
@@ -224,12 +231,16 @@ class RunStarter:
     def _widen(self, session: RunSession) -> None:
         overrides = self._drive.setup.overrides
         if overrides.widening is not None:
+            from perstack.core.runs.events.lifecycle import WidenPermissions
+
             by = overrides.widened_by or this_user()
             session.add(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
+        from perstack.core.runs.decide import answer_event
+
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
-            # before it is recorded: a failure answers nothing
+            # before the answer is recorded: if this fails, the question stays open
             rule, setup = answer.answer.rule, self._drive.setup
             contents = setup.parts.get(RUN_FILES).contents_of_rule(rule, setup.workspace)
             setup.grants.add(rule, answer.by, _pins(session.run, rule), contents)
@@ -237,7 +248,7 @@ class RunStarter:
 
 
 def _pins(run: Run, rule: str) -> Definitions:
-    """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
+    """Return the digests of the definitions, as the Run was offered them, of the tools that a rule may name."""
     from perstack.core.permissions.matching import is_about
     from perstack.core.permissions.policy_calls import PolicyCall
 
@@ -251,7 +262,7 @@ def _pins(run: Run, rule: str) -> Definitions:
         for skill, digests in run.definitions.items()
     }
     call = run.calls.get(run.asked_call_id or "")
-    if call is not None and call.decided.definition:  # of the call that the person was shown, under any name
+    if call is not None and call.decided.definition:  # the tool of the call that the person was shown, under any name
         skill = call.decided.skill_name
         digests = run.definitions.get(skill, {})
         shown = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
@@ -268,7 +279,7 @@ def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
 
 
 class _Instruction(TypedDict):
-    """Fields of a Run's start: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
+    """Fields of `StartRun`: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
 
     instruction: str
     agents_md: tuple[AgentsMdFile, ...]
@@ -293,7 +304,7 @@ def _read_instruction(
 
 
 def _policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
-    """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
+    """Return the sandbox policy of a new Run: its own, narrowed by that of its parent or of the continued Run.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
@@ -320,14 +331,14 @@ def _exec_grant(
     return exec_grant_of(drive.setup.project, expert, policy, widenings, is_open=is_open)
 
 
-def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_rules_today(drive: JobDrive, run: Run, parent_rules: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
     new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
-    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, drive.setup.overrides.widening))
+    return (*new_rules, *missing_from((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening))
 
 
 def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
-    """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
+    """Return a new Run's settings; a delegate shares `job_limits`. Raises UsageError and MissingCredential."""
     settings = setup.providers.settings(setup.project, expert, setup.overrides, steps_before=steps_before)
     if job_limits is None:
         return settings
@@ -336,7 +347,9 @@ def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps
 
 
 def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-    """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
+    """Return today's definition and limits of a Run's Expert, where they differ from the recorded ones."""
+    from perstack.core.runs.decide import changed_definition, definition_in_directory
+
     expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits

@@ -1,9 +1,9 @@
 """The table of stages that decide the calls of a reply, before any of them runs.
 
 `core/runs/call_stages.py` has the theory. A stage that may deny a call is added as a module with a `Judge` and a row in
-`STAGES`; one that has to await something has a function for each of the two fields of `CallStage`. Its place in the
-table is its place in the decision. A call that no stage denies and one has a person asked about goes on to
-`approvals.settle_or_ask`, and what is approved to `tool_calls.run_tools`.
+`STAGES`; a stage that awaits something gives both functions of `CallStage` itself. The stages decide in the order of
+the table. A call that needs a person's approval is passed to `approvals.settle_or_ask`, an allowed or approved call to
+`tool_calls.run_tools`.
 
 Only questions of the permission rules are lifted without a person: by approvals for the whole Job (`core.permissions.
 call_rulings`), by grants of the project and by the default of `exec` (`approvals`). A question of any other stage
@@ -42,13 +42,13 @@ class CallStage:
 
     name: str
     decide: Callable[[RunDrive, Sequence[StagedCall]], Awaitable[Sequence[DecidedCall]]]
-    """Returns the calls, none of which is refused yet, in their order; see `with_verdict`."""
+    """Returns the verdicts on calls that are not refused yet, in their order; see `with_verdict`."""
     difference: Callable[[LoggedCall], Difference | None]
-    """Returns how a recorded decision contradicts this stage; not asked about calls that a stage before denied."""
+    """Returns how a recorded decision contradicts this stage. Not called for calls that an earlier stage denied."""
 
 
 def pure_stage(name: str, judge: Judge) -> CallStage:
-    """Return a stage that decides by the state of the Run and the call alone."""
+    """Return a stage that decides from the state of the Run and the call alone."""
 
     async def decide(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequence[DecidedCall]:
         return [with_verdict(call.decided, judge(run_drive.session.run, call)) for call in calls]
@@ -70,12 +70,12 @@ async def _apply_rules(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequ
     catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing_approvals
     if not rules and not any(decided_call.changed for decided_call in decided):
         return decided
-    shown = await drive.rulings.of(parts, decided, catalogue, rules, approvals)
+    shown = await drive.rulings.apply_to(parts, decided, catalogue, rules, approvals)
     if vault is None:
         return shown
-    # with masked secrets the rules apply to the arguments that tools receive, too
-    filled = await drive.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
-    return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
+    # with masked secrets the rules apply also to the arguments that tools receive
+    filled = await drive.rulings.apply_to(vault.filled_parts(parts), decided, catalogue, rules, approvals)
+    return [vault.stricter_ruling(*rulings) for rulings in zip(shown, filled, strict=True)]
 
 
 STAGES: tuple[CallStage, ...] = (
@@ -86,9 +86,9 @@ STAGES: tuple[CallStage, ...] = (
 
 
 async def decide_calls(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
-    """Return what the stages decide about the calls of a reply.
+    """Return the decisions of the stages about the calls of a reply.
 
-    A locked skill is connected to before its first call is decided: its tools may differ from the lock.
+    Connect to a locked skill before its first call is decided: its tools may differ from the lock.
     """
     decided = await _decide(run_drive, parts)
     called = {
@@ -112,7 +112,7 @@ async def _decide(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequenc
 
 
 async def decide_change(run_drive: RunDrive, call: Call) -> None:
-    """Record what the stages decide about a call with the arguments that a person has given it."""
+    """Record the decision of the stages about a call whose arguments a person has changed."""
     session, changed = run_drive.session, replace(call, part=call.changed_part)
     (decided,) = await decide_calls(run_drive, (changed.part,))
     subject = await approval_subject(run_drive, replace(changed, decided=decided))
@@ -121,7 +121,7 @@ async def decide_change(run_drive: RunDrive, call: Call) -> None:
 
 
 def decision_difference(recorded: LoggedCall) -> Difference | None:
-    """Return how a recorded decision contradicts the stages: one that is certainly wrong if there is any."""
+    """Return how a recorded decision contradicts the stages, or None; a certain difference precedes a doubtful one."""
     decider = recorded.decided.decider
     doubtful: Difference | None = None
     if decider and all(stage.name != decider for stage in STAGES):

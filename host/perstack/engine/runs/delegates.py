@@ -26,7 +26,7 @@ from perstack.system.user import this_process
 
 
 async def _text_for_caller(result: DelegateResult, blobs: BlobStore, max_chars: int) -> str:
-    """Return the result as the caller sees it. A long text is stored as a blob before the cut text names it."""
+    """Return the result as the parent Run sees it. A long text is cut, and names the blob that has all of it."""
     text = result.text or ""
     own_limit = None if result.run is None else result.run.start.expert.result_limit
     max_chars = max_chars if own_limit is None else own_limit
@@ -45,7 +45,7 @@ class Delegates:
     def __init__(
         self, job_drive: JobDrive, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
     ) -> None:
-        """Serve the Runs of this Job. `drive` drives a Run within the time of the Expert with that key."""
+        """Serve the Runs of this Job. `drive` drives a Run within the time limit of the Expert with that key."""
         self._job_drive = job_drive
         self._allowance = allowance
         self._drive = drive
@@ -141,7 +141,7 @@ class Delegates:
 
     async def _reclaim(self, parent_session: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
-        from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+        from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
         drive, setup = self._job_drive, self._job_drive.setup
         drive.runs[run.id] = run
@@ -178,7 +178,7 @@ class Delegates:
         return self._result(parent_session, session.run)
 
     async def _drive_after_answer(self, parent_session: RunSession, asking_run: Run) -> DelegateResult | None:
-        """Drive a delegate further after its answer. Returns None if no other Run is active, so that the Job rests."""
+        """Continue a delegate after an answer to its question. Return None if no other Run is active: the Job rests."""
         pending_question = PendingQuestion(next(reversed(asking_run.questions.values())))
         session: RunSession | None = None
         try:

@@ -42,7 +42,7 @@ from perstack.core.runs.retries_and_fallbacks import GiveUp
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import OnWait, Prices
+from perstack.engine.plugins.providers_and_prices import OnWait, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.attempts import (
     Attempts,
@@ -64,7 +64,7 @@ from perstack.system.user import notice
 
 
 async def generate(run_drive: RunDrive, command: Generate) -> None:
-    """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
+    """Call the model until it replies, or another attempt is useless, paused or over budget. Record each outcome."""
     session, drive, endpoint = run_drive.session, run_drive.drive, run_drive.endpoint
     tools = run_drive.catalogue.kept_tools(session.run.messages)
     await drive.blobs.keep(tools.sha256, tools.blob)
@@ -120,13 +120,13 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     usage, window = await drive.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
-    goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
-    if goes_on and run_drive.plays_recording:  # why a recorded reply was not continued is not in the recording
-        goes_on = not playback_of(run_drive).ends_with(run_drive, command.step)
+    is_continued = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
+    if is_continued and run_drive.plays_recording:  # a recording does not say why a reply was not continued
+        is_continued = not playback_of(run_drive).ends_with(run_drive, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
-        notice(f"{run.provider} has used more than could be expected of {run.id}: {amount}")
+        notice(f"{run.provider} has used more for {run.id} than was reserved: {amount}")
     session.add(
         FinishGeneration(
             **session.stamp(),
@@ -139,7 +139,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
             problem=problem,
-            continuation=CONTINUATION if goes_on else "",
+            continuation=CONTINUATION if is_continued else "",
         )
     )
 
@@ -155,10 +155,10 @@ async def _reply(
     is_reserved: bool,
     tools_bytes: int,
 ) -> tuple[Generation, ErrorInfo | None] | None:
-    """Return the model's reply after as many tries as needed, with its problem if it is no answer.
+    """Return the model's reply after as many attempts as needed, with its problem if it is no answer.
 
-    Returns None without a reply, and records why. `begin` is called again before a try whose cost is
-    reserved, or whose request has changed.
+    Return None without a reply, after recording why. `begin` is called again before an attempt whose cost is reserved,
+    or whose request has changed.
     """
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.active_model)
@@ -197,7 +197,7 @@ async def _problem_after_retries(
 ) -> ErrorInfo | None:
     """Return why a reply is no answer after the last try, `_TRY_AGAIN` before it; None if it is an answer.
 
-    A recorded reply is played as it was taken.
+    A played reply counts as an answer.
     """
     is_played = request.place is not None
     problem = empty_reply(generation.reply, generation.finish_reason, final=not request.allow_tools)
@@ -218,13 +218,13 @@ _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were 
 
 
 def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
-    """Drop the uses of provider tools that were not offered, and say so: no rule has allowed them."""
+    """Drop the uses of provider tools that were not offered, with a notice: no rule has allowed them."""
     names = {tool.name for tool in offer.tools}
     unoffered = dict.fromkeys(use.tool_name for use in generation.reply.provider_tools if use.tool_name not in names)
     if not unoffered:
         return generation
     listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered)[:_MAX_LISTED])
-    notice(f"{run.provider} says that it has run {listing} for {run.id}, which was not offered: left out")
+    notice(f"{run.provider} reports uses of {listing} for {run.id}, which were not offered: left out")
     parts = generation.reply.contents
     contents = tuple(part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered))
     return replace(generation, reply=ExpertMessage(contents=contents))
@@ -247,7 +247,7 @@ async def _begin(run_drive: RunDrive, command: Generate, tools: KeptTools, offer
     if granted is None:
         await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside
     else:
-        await session.flush()  # money may be spent only on what is reserved for certain
+        await session.flush()  # money may be spent only after the reservation is on disk
     return True
 
 
@@ -295,8 +295,8 @@ async def _continue_after(
     if supposed_window is not None:
         await _record_overflow(session, error, attempt, supposed_window)
         return False
-    why = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
-    reason = f"{info.message} ({why})" if why else info.message
+    detail = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
+    reason = f"{info.message} ({detail})" if detail else info.message
     await record_failure(
         session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info)
     )

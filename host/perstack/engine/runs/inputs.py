@@ -1,6 +1,6 @@
-"""Inputs of a Run that features read when there are any: attachments, images and documents, texts that people post.
+"""Protocols for inputs of a Run that features handle: attachments, images and documents, texts that people post.
 
-The package `media` reads attachments and fits what is sent to the limits of an endpoint; without an image, a document
+The package `media` reads attachments and fits requests to the limits of an endpoint; without an image, a document
 or an attachment it is not imported. `posted_texts` keeps the texts that wait for the Runs of a storage.
 """
 
@@ -50,13 +50,13 @@ class Media(Protocol):
         ...
 
     async def fit_request(self, session: RunSession, provider: Provider, blobs: BlobStore) -> None:
-        """Record what is sent in place of the media of the Run that its endpoint would refuse."""
+        """Record the substitutes for media of the Run that its endpoint would refuse."""
         ...
 
     async def substitutes(
         self, session: RunSession, provider: Provider, blobs: BlobStore, messages: History
     ) -> Adaptations:
-        """Return the adaptations, beyond those of the Run, that make the media of `messages` fit its endpoint."""
+        """Return the adaptations that the media of `messages` need at the endpoint in addition to the Run's."""
         ...
 
     async def most_tokens_beyond_bytes(
@@ -64,7 +64,7 @@ class Media(Protocol):
     ) -> int | None:
         """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound.
 
-        `known` keeps the tokens of each from one request to the next.
+        `known` keeps the tokens of each image and document from one request to the next.
         """
         ...
 

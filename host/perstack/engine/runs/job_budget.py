@@ -30,7 +30,7 @@ from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.providers_and_prices import Prices
 from perstack.engine.runs.inputs import MEDIA, MediaTokens
 from perstack.errors import ProviderError
 from perstack.ports.parts import Parts
@@ -48,7 +48,7 @@ class UnknownPrice(ProviderError):
     def __init__(self, provider: str, model: str) -> None:
         name = f"{provider}/{model}"
         super().__init__(
-            f"what {name} costs is not known, and there is a maxCost: give its price in perstack.toml,"
+            f"the price of {name} is not known, and there is a maxCost: set it in perstack.toml,"
             f' [prices."{name}"] with `input` and `output`',
             name="UnknownPrice",
         )
@@ -71,8 +71,8 @@ class JobBudget:
         """Create the ledger from the states of `runs`.
 
         `root` is the Run that is driven apart from its Job, with `limit` for it and its descendants; "" for a whole
-        Job. `read` returns the Job's media, and `parts` has what judges them. `sessions` are the writers of the Runs
-        that are driven now.
+        Job. `read` returns the Job's media, and `parts` the function that bounds their tokens. `sessions` are the
+        writers of the Runs that are driven now.
         """
         self._job = job
         self.ledger = Ledger(limit, root)
@@ -108,7 +108,7 @@ class JobBudget:
         settings: JsonObject,
         provider_tools: Sequence[OfferedProviderTool] = (),
     ) -> Grant | Exceeded:
-        """Return what the next generation may use; wait while parallel ones may release some. Raises UnknownPrice.
+        """Return the grant for the next generation; wait while others may release amounts. Raises UnknownPrice.
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
         """
@@ -125,33 +125,35 @@ class JobBudget:
         decision = await self._reserve_when_possible(run, bound)
         if isinstance(decision, Exceeded) and run.id in self._unbounded:
             notice(
-                f"{run.id}: what a document comes to is not known before a model has read it, so {input_tokens:,}"
-                " tokens, the whole context, would have to be left in the budget"
+                f"{run.id}: the tokens of a document are not known before a model has read it, so the budget must have"
+                f" room for {input_tokens:,} tokens, the whole context"
             )
         return decision
 
-    async def reserve_summary(self, run: Run, provider: str, model: str, sent: int, wanted: int) -> Grant | Exceeded:
-        """Do what `reserve` does for a summary of a Run's history of at most `wanted` tokens. Raises UnknownPrice."""
-        return await self._reserve_when_possible(
-            run, await self._bound_of(run, provider, model, sent + ENDPOINT_OVERHEAD_TOKENS, wanted, wanted)
-        )
+    async def reserve_summary(
+        self, run: Run, provider: str, model: str, sent_tokens: int, summary_tokens: int
+    ) -> Grant | Exceeded:
+        """Reserve, as `reserve` does, a summary of a Run's history. Raises UnknownPrice."""
+        input_tokens = sent_tokens + ENDPOINT_OVERHEAD_TOKENS
+        bound = await self._bound_of(run, provider, model, input_tokens, summary_tokens, summary_tokens)
+        return await self._reserve_when_possible(run, bound)
 
     async def reserve_sample(
         self,
         run: Run,
-        sent: int,
+        input_bytes: int,
         messages: Sequence[Message],
-        wanted: int | None,
+        wanted_tokens: int | None,
         before: tuple[Usage, Charge | None],
     ) -> Grant | Exceeded:
-        """Do what `reserve` does for a generation that a tool asks for, with these messages of `sent` bytes.
+        """Reserve, as `reserve` does, a generation that a tool asks for. Raises UnknownPrice.
 
         `before`: usage of earlier generations of the call, which is not released while it waits.
         """
-        sent = await self._with_media(run, sent, messages)
-        bound = await self._bound(run, sent + ENDPOINT_OVERHEAD_TOKENS, wanted or FIRST_REPLY_TOKENS, MIN_REPLY_TOKENS)
-        mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
-        return await self._reserve_when_possible(run, bound, mine)
+        input_tokens = await self._with_media(run, input_bytes, messages) + ENDPOINT_OVERHEAD_TOKENS
+        bound = await self._bound(run, input_tokens, wanted_tokens or FIRST_REPLY_TOKENS, MIN_REPLY_TOKENS)
+        used = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
+        return await self._reserve_when_possible(run, bound, used)
 
     def settle_sample(self, run: Run, key: str, used_usage: Usage, granted: Amount) -> None:
         """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
@@ -163,16 +165,16 @@ class JobBudget:
         if self.ledger.release(key):
             self._notify()
 
-    async def _reserve_when_possible(self, run: Run, bound: Bound, mine: Amount = NO_AMOUNT) -> Grant | Exceeded:
+    async def _reserve_when_possible(self, run: Run, bound: Bound, used: Amount = NO_AMOUNT) -> Grant | Exceeded:
         while True:
             await self._write_all_but(run.id)
-            decision = self.ledger.reserve(run.id, bound, mine=mine)
+            decision = self.ledger.reserve(run.id, bound, mine=used)
             if not isinstance(decision, WaitForRoom):
                 return decision
             await self._has_room.wait()
 
     async def _write_all_but(self, run_id: str) -> None:
-        """Flush what other Runs have released, so that a crash cannot undo a release that another Run has used."""
+        """Flush the releases of other Runs, so that a crash cannot undo a release that this Run has used."""
         while run_ids := self._unwritten - {run_id}:
             for other_id in run_ids:
                 self._unwritten.discard(other_id)
@@ -184,7 +186,7 @@ class JobBudget:
         """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
         messages, counted, message_count = run.messages, run.context.counted, len(run.messages)
         size = messages.size(message_count)
-        # a format may send the schema in a field of its own, in addition to the copy in the instruction
+        # an endpoint may get the schema in a separate field, in addition to the copy in the instruction
         schema_size = 0 if run.result_schema is None else len(json.dumps(run.result_schema))
         estimate = (
             size
@@ -200,34 +202,36 @@ class JobBudget:
             return min(estimate, from_counted) if not messages.blobs(message_count) else from_counted
         return await self._with_media(run, from_counted, messages[counted.messages :])
 
-    async def _with_media(self, run: Run, sent: int, messages: Sequence[Message]) -> int:
+    async def _with_media(self, run: Run, input_tokens: int, messages: Sequence[Message]) -> int:
         """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
         self._unbounded.discard(run.id)
         if not any(map(blobs_of, messages)):
-            return sent
+            return input_tokens
         bound = self._parts.get(MEDIA).most_tokens_beyond_bytes
         tokens = await bound(messages, run.adaptations, self._read, self._media_tokens)
         if tokens is None:
             self._unbounded.add(run.id)
-            return max(sent, await self._window(run))
-        return sent + tokens
+            return max(input_tokens, await self._window(run))
+        return input_tokens + tokens
 
     async def _window(self, run: Run) -> int:
         """Return the most tokens that the model takes; for an unknown model, more than any known one."""
         windows = (await self._prices.window(run.provider, run.model), run.context.window)
         return max((window for window in windows if window is not None), default=window_of(run) or MAX_WINDOW_TOKENS)
 
-    async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
-        return await self._bound_of(run, run.provider, run.model, sent, wanted, least)
+    async def _bound(self, run: Run, input_tokens: int, wanted_tokens: int, min_tokens: int) -> Bound:
+        return await self._bound_of(run, run.provider, run.model, input_tokens, wanted_tokens, min_tokens)
 
-    async def _bound_of(self, run: Run, provider: str, model: str, sent: int, wanted: int, least: int) -> Bound:
+    async def _bound_of(
+        self, run: Run, provider: str, model: str, input_tokens: int, wanted_tokens: int, min_tokens: int
+    ) -> Bound:
         if not self.ledger.needs_prices(run.id):
-            return Bound(sent, wanted, least)
-        input_nano, output_nano = await self._cost(provider, model, sent)
-        return Bound(sent, wanted, least, input_nano, output_nano)
+            return Bound(input_tokens, wanted_tokens, min_tokens)
+        input_nano, output_nano = await self._cost(provider, model, input_tokens)
+        return Bound(input_tokens, wanted_tokens, min_tokens, input_nano, output_nano)
 
-    async def _cost(self, provider: str, model: str, sent: int) -> tuple[int, int]:
-        cost = await self._prices.highest_cost(provider, model, sent)
+    async def _cost(self, provider: str, model: str, input_tokens: int) -> tuple[int, int]:
+        cost = await self._prices.highest_cost(provider, model, input_tokens)
         if cost is None:
             raise UnknownPrice(provider, model)
         return cost
@@ -236,7 +240,7 @@ class JobBudget:
 
     @asynccontextmanager
     async def time_limit(self, run_id: str, expert_key: str | None) -> AsyncGenerator[None]:
-        """Cancel the block when a time limit, of the Job or of an Expert, is over: `expired_time_limit` tells which."""
+        """Cancel the block when a time limit of the Job or of an Expert expires; `expired_time_limit` returns which."""
         remaining_ms = self.ledger.time_left(expert_key)
         if remaining_ms is None:
             yield

@@ -1,4 +1,4 @@
-"""Contexts of a driven Job (for one drive) and of its Runs (each for as long as the Run uses one model)."""
+"""Shared state of a Job for one drive, and of each of its Runs for as long as the Run uses one model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from perstack.core.definitions.tool_definitions import Definitions, merged_defin
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
 from perstack.core.messages.messages import Message
-from perstack.core.runs.events.lifecycle import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
@@ -22,7 +21,7 @@ from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.job_skills import JobSkills, RunSkills
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.plugins.providers import OpenProvider, Prices
+from perstack.engine.plugins.providers_and_prices import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.engine.runs.job_budget import JobBudget
@@ -31,7 +30,8 @@ from perstack.ports.storage import RunRef
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.core.runs.events.lifecycle import QueueFields
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class WorkerRole:
     """Duties of a process that is a worker, for a Job or Run that it drives."""
 
     name: str = ""
-    """Name of the worker; "" for a process that is none. A worker queues what it drives again when it leaves."""
+    """Name of the worker, which queues what it drives again when it leaves; "" if this process is not a worker."""
     distributes: bool = False  # delegates are queued for any worker
     on_waiting: Callable[[bool], None] = _ignore
     """Function to call with True when this process starts waiting only for remote Runs, with False when it stops."""
@@ -103,8 +103,8 @@ class JobDrive:
         self.snapshots = setup.snapshots(self.job.id)
         self.rulings = Rulings(self.directory)
         self.summary_file = JobSummaryFile(setup.storage, self.job)
-        self.has_sandboxed = False  # True once the person who watches was told that programs run in a sandbox
-        self.has_denied = False  # True once it was said that programs are denied because nobody can be asked
+        self.has_sandboxed = False  # True once a notice has said that programs run in a sandbox
+        self.has_denied = False  # True once a notice has said that programs are denied because nobody can be asked
         self.questions = LiveQuestions()  # the questions that delegates ask while other Runs of the Job are active
         self.sessions: WeakValueDictionary[str, RunSession] = WeakValueDictionary()
         """The writers of Runs that are driven now, by Run id. Weak, because a delegate's history may be large."""
@@ -138,7 +138,7 @@ class JobDrive:
         return tuple(self._answers)
 
     def requeue(self, run: Run) -> QueueFields | None:
-        """Return how a worker that leaves queues an interrupted Run again; None in a process that is no worker."""
+        """Return how a leaving worker queues an interrupted Run again; None in a process that is not a worker."""
         if not self.worker.name or self.stop.requested or run.status != "stoppedByInterrupt":
             return None
         priority = 0 if run.queued is None else run.queued.priority
@@ -148,8 +148,8 @@ class JobDrive:
     def offered_definitions(self, run: Run) -> Definitions:
         """Return the definitions of tools that the Job's Runs were offered, for the skills of this Run.
 
-        A delegate that begins after a resume is offered what the Job was offered before. Experts may have different
-        skills of one name.
+        A delegate that begins after a resume gets the definitions that the Job was offered before. Experts may have
+        different skills of one name.
         """
         skills = {skill.name: shared_definition(skill) for skill in with_tools(run.expert.skills)}
         found: Definitions = run.definitions
@@ -162,9 +162,9 @@ class JobDrive:
     def missing_adaptations(
         self, run: Run, model: str, tools: Iterable[ToolSpec], messages: Iterable[Message]
     ) -> Adaptations:
-        """Return what other Runs of the Job have learned about a model's endpoint, and this one has not.
+        """Return the adaptations to a model's endpoint that other Runs of the Job know and this Run does not.
 
-        `tools` and `messages` are what the model is sent next.
+        Only adaptations of `tools` and `messages`, which the model is sent next, are returned.
         """
         others = [other for other in self.job.runs.values() if other.adaptations_by_model and other.id != run.id]
         learned = [item for other in others for item in other.adaptations_by_model.get(model, ())]
@@ -178,7 +178,7 @@ class JobDrive:
         if not run.start.mask_secrets:
             return None
         if self._vault is None:
-            block = self.job.root  # processes that drive parts of a Job must not give two secrets one number
+            block = self.job.root  # processes that drive parts of a Job must not use one number for two secrets
             self._vault = self.setup.vault(self.job.id, block)
             self._vault.continue_after((other.last_secret_number for other in self.runs.values()), block)
         return self._vault
@@ -190,12 +190,12 @@ def _is_among(skill: Skill, skills: Mapping[str, Skill]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits and budget that the Run that was given to drive shares with all its descendants."""
+    """Limits and budget that the root Run of a drive shares with all its descendants."""
 
     job: Job
-    root_id: str  # the id of that Run: the Coordinator, or a delegate whose Job another process drives
+    root_id: str  # the Coordinator, or a delegate whose Job another process drives
     limits: Limits
-    outside_steps: int  # steps of the Job outside that Run and its descendants
+    outside_steps: int  # steps of the Job outside the root Run and its descendants
     budget: JobBudget | None
 
     @property

@@ -16,9 +16,9 @@ begins (intent before effect): `startGeneration` before the model is called, `ca
 effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
 `resumeRun`, and the loop continues: a stop changes the status of a Run and not its phase.
 
-What features do for a Run (play a recording, drive delegates on other workers, take snapshots, fit images, take posted
-texts, make room in a full context) is asked of parts of the host: playback.py, remote.py and inputs.py here,
-`MAKE_ROOM`, engine/log/snapshot_recorder.py.
+Features act for a Run through parts of the host (play a recording, drive delegates on other workers, take snapshots,
+fit images, take posted texts, make room in a full context): playback.py, remote.py and inputs.py here, `MAKE_ROOM`,
+engine/log/snapshot_recorder.py.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
@@ -92,21 +92,21 @@ from perstack.system.concurrency import leaves, shield_until_done
 MAKE_ROOM: Part[Callable[[RunDrive, Shrink | Compact], Awaitable[None]]] = Part("compaction")
 """Shrinks old results of a Run or summarizes its history, and records that, or that no budget allows it."""
 
-_MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
+_MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # longest result that is validated in the event loop, not in a thread
 
 
 class RunLoop:
     """Drives a Run, and all Runs that it delegates to, from the points that their logs have reached."""
 
     def __init__(self, drive: JobDrive, allowance: Allowance) -> None:
-        """Drive Runs of this Job within the allowance of the Run that was given to drive."""
+        """Drive Runs of this Job within the allowance of the root Run."""
         self._drive = drive
         self._allowance = allowance
         self._text_inbox = drive.setup.parts.get(TEXT_INBOX)(drive.setup.storage)
         self._delegates = Delegates(drive, allowance, self._drive_run)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
-        """Do `drive_root` for a Coordinator, and keep the summary of its Job. Returns it, as written last."""
+        """Drive a Coordinator as `drive_root` does, keep job.json up to date, and return the last summary."""
         summary_file = self._drive.summary_file
         await summary_file.mark_stale()  # also after an error it says "running": readers trust only the logs
         try:
@@ -118,7 +118,7 @@ class RunLoop:
         return await summary_file.write(is_driven=False)
 
     async def drive_root(self, session: RunSession) -> None:
-        """Drive the Run that was given to drive, and all its descendants, until it ends or stops."""
+        """Drive the root Run of this drive, and all its descendants, until it ends or stops."""
         try:
             await self._drive_run(session, None)
         except BaseExceptionGroup as group:
@@ -234,17 +234,17 @@ class RunLoop:
     # --- opening and stopping -------------------------------------------------------------------------------------
 
     async def _renewed(self, run_drive: RunDrive) -> RunDrive | None:
-        """Return the context with the model and skills in force; None if they cannot be opened, and the Run failed."""
+        """Return the drive with the model and skills in force; None, after failing the Run, if one cannot be opened."""
         session, skills = run_drive.session, run_drive.skills
         if run_drive.fallback_model != session.run.fallback_model:  # another model has taken over
             return await self._with_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
-            return run_drive  # what the Run has changed holds once the calls of its reply have their results
+            return run_drive  # changes of the Expert take effect once all calls of the reply have results
         renewed = await self._open_skills(session, again=True)
         return None if renewed is None else replace(run_drive, skills=renewed)
 
     async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
-        """Open the skills of a Run, `again` if it has changed them. Return None if that failed, and so the Run has."""
+        """Open the skills of a Run, `again` if it has changed them. Return None, and fail the Run, if that fails."""
         drive, run = self._drive, session.run
         try:
             skills = await (reopen_skills(drive, run) if again else open_skills(drive, run))
@@ -256,12 +256,12 @@ class RunLoop:
         return skills
 
     async def _with_model(self, session: RunSession, skills: RunSkills) -> RunDrive | None:
-        """Open the endpoint of the model in force; return None if that failed, and so the Run has."""
+        """Open the endpoint of the model in force. Return None, and fail the Run, if that fails."""
         endpoint = await open_endpoint(self._drive, session)
         if endpoint is None:
             return None
-        stand_in, vault = session.run.fallback_model, self._drive.vault(session.run)
-        return RunDrive(self._drive, session, skills, endpoint, stand_in, self._allowance.budget, vault)
+        fallback_model, vault = session.run.fallback_model, self._drive.vault(session.run)
+        return RunDrive(self._drive, session, skills, endpoint, fallback_model, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
         if not session.has_begun:
@@ -276,7 +276,7 @@ class RunLoop:
         await session.write_checkpoint()
 
     def _record_interrupt(self, session: RunSession) -> None:
-        # a worker that leaves queues the Run that it was given again
+        # a leaving worker queues the root Run again
         session.record_all(interrupt_events(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (queue_fields := self._drive.requeue(session.run)) is not None:
             session.add(QueueRun(**session.stamp(), **queue_fields))

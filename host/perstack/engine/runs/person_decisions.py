@@ -16,7 +16,7 @@ from perstack.errors import Conflict
 from perstack.next_steps import Inspect
 
 if TYPE_CHECKING:
-    from perstack.core.jobs.answer_reading import UnreadAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # most Jobs read no answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PersonDecisions:
     """Settlements of calls that began and have no result, by key or call id."""
     answers: Mapping[str, PersonAnswer] = field(default_factory=dict[str, PersonAnswer])
     """Answers by the id of the Run that asks."""
-    signal: str | None = None  # the external event that resumes the Coordinator
+    signal: str | None = None  # key of the external event that resumes the Coordinator
     limited_by: By | None = None  # who gave new limits; None for the operating-system user
 
 
@@ -73,7 +73,7 @@ class LiveQuestions:
         self._active += count - 1
 
     def end(self, open_count: int) -> None:
-        """Count a delegate as ended or at rest, with `open_count` left. The last one's place goes to its parent."""
+        """Count a delegate as ended or at rest. If it was the last (`open_count` 0), its parent counts in its place."""
         if open_count:
             self._leave()
 
@@ -107,13 +107,13 @@ class LiveQuestions:
     def is_pending(self, question_id: str) -> bool:
         return question_id in self._pending
 
-    async def answer(self, question_id: str, given_answer: UnreadAnswer) -> None:
+    async def answer(self, question_id: str, unread_answer: UnreadAnswer) -> None:
         """Answer a waiting question. Returns when the answer is recorded.
 
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
         """
         pending = self._pending[question_id]
-        answer = PersonAnswer(given_answer.read_for(pending.question), given_answer.by)
+        answer = PersonAnswer(unread_answer.read_for(pending.question), unread_answer.by)
         del self._pending[question_id]
         self._active += 1
         pending.answer.set_result(answer)

@@ -1,4 +1,4 @@
-"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.run_playback` does it.
+"""Protocol for answering tools, questions and texts of a Run from a recording: `perstack.recordings.run_playback`.
 
 The provider of such a Run has a `player`. Everything else in the loop is as for any other Run.
 """

@@ -1,4 +1,4 @@
-"""Delegates that other workers drive; `perstack.workers.remote_delegates` queues and follows them."""
+"""Protocol of delegates that other workers drive; `perstack.workers.remote_delegates` queues and follows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
 
     @property
     def has_open(self) -> bool:
-        """True if some are still active on other workers."""
+        """True if some delegates are still active on other workers."""
         ...
 
     def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:

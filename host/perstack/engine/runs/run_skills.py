@@ -1,4 +1,4 @@
-"""Open the skills of a Run, and carry out its own changes to its skills and delegates.
+"""Open the skills of a Run, and carry out the changes that its calls make to its skills and delegates.
 
 `core.definitions.expert_changes` has the rules. A call that adds a skill connects to it first, so that a server which
 does not start is an error result and changes nothing. The result has the change, and `RunLoop` opens the skills of the
@@ -36,7 +36,7 @@ EXPERT_OF_FILE: Part[Callable[[HostSetup, str, str], Expert]] = Part("Experts of
 
 
 async def open_skills(drive: JobDrive, run: Run) -> RunSkills:
-    """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
+    """Open the skills that a Run has now. Raises SkillError, or any error of a skill's code."""
     skills = await _open(drive, run)
     skills.changes = run.expert_changes
     skills.fit_to(run, drive.setup.storage, drive.setup.parts)
@@ -57,7 +57,7 @@ def played_skills(drive: JobDrive, run: Run) -> Mapping[str, Toolset]:
     try:
         provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
     except PerstackError:
-        return {}  # the Run fails with it when it opens its endpoint
+        return {}  # the Run fails when it opens its endpoint, which raises the error again
     if provider.player is None:
         return {}
     return setup.parts.get(PLAYBACK).played_skills(provider, run)

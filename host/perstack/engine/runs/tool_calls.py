@@ -49,11 +49,11 @@ from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, 
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.plugins.secret_vault import SecretVault
 
 
 async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall) -> str | None:
-    """Return why a call must not run: its tool has changed since the decision. None if it has not.
+    """Return why a call must not run if its tool has changed since the decision; None if not.
 
     Compare right before the call, because a server may change its tools at any time after the decision.
     """
@@ -62,7 +62,7 @@ async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession,
     try:
         spec = await tool_in_force(skill_session, tool.own_name)
     except SkillError:
-        return None  # the call fails with it
+        return None  # the call raises the error again
     if spec is None:
         return f"Skill {decided.skill_name!r} no longer has a tool {tool.own_name!r}."
     is_unknown = not decided.definition and not tool.judged.changed  # decided by an earlier version
@@ -84,7 +84,7 @@ def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> No
 
 
 class Sampling:
-    """Access to the Run's model for one tool call, and the total cost of its generations."""
+    """Access of one tool call to the Run's model, with the total usage of its generations."""
 
     def __init__(self, run_drive: RunDrive, call: Call) -> None:
         self._run_drive = run_drive
@@ -142,7 +142,7 @@ class Sampling:
         return Sample(reply.reply, self._run.model, reply.finish_reason)
 
     async def _climb(self, request: GenerationRequest) -> Generation:
-        """Generate, again with another form of each part that a refusal names, which holds for the Run from then on."""
+        """Generate; after a refusal repeat it with the named parts in another form, which the Run then keeps."""
         for rungs_left in range(MAX_RUNGS, -1, -1):
             try:
                 return await self._try_once(request)
@@ -156,13 +156,13 @@ class Sampling:
         raise AssertionError("the last rung returns or raises")
 
     async def _fit_media(self, messages: History) -> Adaptations:
-        """Return how the request is sent, with what its images and documents need."""
+        """Return the Run's adaptations, with further ones that the images and documents of the request need."""
         context, known = self._run_drive, self._run_drive.session.run.adaptations
         if not messages.blobs(len(messages)):
             return known
         media = context.drive.setup.parts.get(MEDIA)
         found = await media.substitutes(context.session, context.endpoint.provider, context.drive.blobs, messages)
-        # media that are too many together may fit another request, so nothing of them is kept
+        # media that are only together too many may fit in another request: not recorded
         crowded = tuple(item for item in found if item.shared_limit)
         if crowded:
             notice(f"{self._run.active_model}: a request of {self._call.decided.tool_name} is sent {in_words(crowded)}")
@@ -230,7 +230,7 @@ _FIRST_RESULT_TIMEOUT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """Result of a call, its duration in milliseconds, and its cost."""
+    """Result of a call, its duration, and its usage."""
 
     result: ToolResult | Question
     duration_ms: int = 0
@@ -254,7 +254,7 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
     ]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
-    if len(calls) == 1 and not session.has_unwritten:  # nothing to do while it runs: it needs no task
+    if len(calls) == 1 and not session.has_unwritten:  # nothing else to do meanwhile: it needs no task
         outcome = await _despite_swallowed_cancellation(_result_of(run_drive, calls[0], played))
         _record(session, calls[0], outcome)
         if outcome.sampling is not None:
@@ -266,7 +266,7 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
             timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             has_effects = False
-            for task in [task for task in running if task in done]:  # in this order they have changed the Expert
+            for task in [task for task in running if task in done]:  # in the order in which they changed the Expert
                 call = running.pop(task)
                 has_effects = has_effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
@@ -388,10 +388,10 @@ async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | 
 async def _call_masked(
     tool: OfferedTool, skill: SkillSession, tool_call: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
-    from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
+    from perstack.engine.plugins.secret_vault import MaskedCall  # only for Runs that mask
 
     try:
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await masked_call.outcome(await _call_skill(skill, masked_call.request))
+    return await masked_call.masked_outcome(await _call_skill(skill, masked_call.request))

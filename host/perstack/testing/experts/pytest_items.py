@@ -1,4 +1,4 @@
-"""pytest integration: the bench of the fixture, and the tests of a definition file as pytest items."""
+"""pytest integration: the benches of fixture `perstack_host`, and tests of definition files as pytest items."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Ran:
         return tuple(policy_call for policy_call in self.calls if matches_call(rule, policy_call))
 
     def read(self, path: str) -> str:
-        """Return the content of a file in the workspace. Raises AssertionError if it cannot be read."""
+        """Return the text of a file in the workspace. Raises AssertionError if it cannot be read."""
         content = contents(self.workspace, (path,))[path]
         if not isinstance(content, str):
             raise AssertionError(f"{path} {content.why}")
@@ -157,7 +157,7 @@ class HostBench:
         return asyncio.run(self.arun(expert, query, answers=answers))
 
     async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
-        """Do what `run` does, as a coroutine."""
+        """Drive a new Job as `run` does, in the running event loop."""
         async with self.host() as host:
             summary = await host.run(expert, query, job_id=f"test-{next(self._numbers)}")
             for text in answers:
@@ -228,7 +228,7 @@ class DefinitionItems(pytest.File):
 
 
 class ExpertFailed(Exception):
-    """A test of a definition file that failed."""
+    """Raised if a test of a definition file fails; the message has the reasons."""
 
 
 class DefinitionItem(pytest.Item):

@@ -43,7 +43,7 @@ async def take_test(
 ) -> AddedTest:
     """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
 
-    Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
+    Raises UsageError, and keeps nothing, if playing the recording has another outcome or the name is taken.
     """
     summary = await host.job(job_id)
     project = definition.to_project(strict=False).project
@@ -93,8 +93,8 @@ async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[s
         judged = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
         if judged.reasons:
             raise UsageError(
-                f"the recording cannot be played in a fresh folder: {'; '.join(judged.reasons)}; if it needs files that"
-                " were there, name a folder that has them with --files"
+                f"the recording cannot be played in a fresh folder: {'; '.join(judged.reasons)}; if it needs files of"
+                " the workspace, name a folder that has them with --files"
             )
         expected: dict[str, str | list[str] | Mapping[str, str]] = {"status": written.test.expect.status}
         calls = () if judged.facts is None else judged.facts.calls

@@ -26,7 +26,7 @@ _NORMAL_QUANTILE = 1.959964  # quantile of the normal distribution for 95 %
 class UnreadableFile:
     """A file that is missing or cannot be read."""
 
-    why: str  # words that follow the file's name: `is missing`
+    why: str  # phrase that follows the file's name, such as `is missing`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class JobFacts:
 
     status: JobStatus
     result: str = ""
-    because: str = ""
+    because: str = ""  # error, exceeded limit or open question of a Job that is not completed
     steps: int = 0
-    cost: Cost | None = None  # cost; None if nothing was spent, `unknown` also if only a part is known
+    cost: Cost | None = None  # US dollars; None if nothing was spent, `unknown` even if a part is known
     calls: tuple[PolicyCall, ...] = ()  # calls that ran, in the order of the Runs
     files: Mapping[str, str | UnreadableFile] | None = None
     command_failed: str = ""  # reason why the test's command failed; empty if it passed, or there is none

@@ -166,7 +166,7 @@ class Bench:
 
     project: Project
     env: Environment
-    room: Path  # an empty folder in which each Job gets its own
+    room: Path  # an empty folder in which each Job gets a folder of its own
     overrides: Overrides = Overrides()  # overrides for tests with the real model
 
 
@@ -311,7 +311,7 @@ def facts_of(summary: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
 
 
 def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | UnreadableFile]:
-    """Return the contents of files in a workspace, safely even if a model has created links there."""
+    """Return the contents of files in a workspace, and follow no link that a model may have created out of it."""
     return {path: _content(workspace, path) for path in paths}
 
 
@@ -364,7 +364,7 @@ def _prepare(folder: Path, fixture: Path | None) -> None:
 
 
 def slug(title: str) -> str:
-    """Return a unique form of a title, for ids and folder names."""
+    """Return a title as a unique name for ids and folders: letters, digits and hyphens, and a digest."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")[:60]
     return f"{words or 'test'}-{sha256(title.encode()).hexdigest()[:6]}"
 

@@ -1,7 +1,7 @@
 """Anchors: files, addresses and programs that receive log heads, out of reach of the processes that write the logs.
 
-A record is one line of JSON in the format of `core.audit.receipts`. It may arrive twice, because a sender does not know
-what arrived of a record that failed. Only file anchors are read again.
+A record is one line of JSON in the format of `receipt_statements`. It may arrive twice, because a sender cannot know
+whether a record that failed arrived. Only file anchors are read again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _RecordLines:
 
 
 class AnchorReader:
-    """Reads the records in a file anchor. A file that was loaded is not read again, nor one of a folder by `owners`."""
+    """Reader of a file anchor. After `load` the file is not read again; `owners` reads each file of a folder once."""
 
     def __init__(self, anchor: FileAnchor) -> None:
         self._anchor = anchor
@@ -138,7 +138,9 @@ def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
     with os.fdopen(fd, "rb") as file:
         _check_file(fd)
         if os.fstat(fd).st_size > _MAX_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, for a file a Job")
+            raise OSError(
+                errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, which has a file for each Job"
+            )
         for line in _lines(file):
             try:
                 owner = read_record(line).owner

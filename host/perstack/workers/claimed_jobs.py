@@ -23,9 +23,9 @@ from perstack.workers.orders import (
     Requeue,
     after_delegate,
     after_drive,
+    consecutive_takeovers,
     is_suspect,
     needs_nobody,
-    takeovers_now,
 )
 from perstack.workers.reports import (
     Outcome,
@@ -49,7 +49,6 @@ class DispatcherConnection:
     """The connection to the dispatcher. Retries without end; each change of state is reported once."""
 
     def __init__(self, location: str, report: Report) -> None:
-        """Assume that the dispatcher answers."""
         self._location = location
         self._report = report
         self._pause = 0.0  # seconds of the last pause; 0 while it answers
@@ -75,7 +74,6 @@ class DispatcherConnection:
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
     def answered(self) -> None:
-        """Record an answer."""
         if self._pause:
             self._pause = 0.0
             self._report(
@@ -98,8 +96,8 @@ class HeldClaim:
     claim: Claim
     task: asyncio.Future[OrderTarget] | None = None  # the task; None before the Job is driven
     is_lost: bool = False  # True if another worker has the order
-    is_left: bool = False  # True if it must end because this worker leaves
-    waits: bool = False  # True if it only waits for delegates that other claims drive, and so takes no place
+    must_leave: bool = False  # True if it must stop because this worker leaves
+    waits: bool = False  # True if it only waits for remote delegates, and so does not count toward the concurrency
 
 
 class ClaimHandler:
@@ -135,11 +133,12 @@ class ClaimHandler:
         return len(self._held_claims)
 
     @property
-    def places(self) -> int:
+    def active_count(self) -> int:
+        """Number of claims that count toward the concurrency: those that do more than wait for delegates."""
         return sum(not held.waits for held in self._held_claims.values())
 
     @property
-    def jobs(self) -> int:
+    def job_count(self) -> int:
         """Number of claims for whole Jobs, including Jobs that wait for delegates."""
         return sum(held.claim.order.run_id is None for held in self._held_claims.values())
 
@@ -156,14 +155,14 @@ class ClaimHandler:
     def leave_after_step(self) -> None:
         """Stop each Job after its current step."""
         for held in self._held_claims.values():
-            held.is_left = True
+            held.must_leave = True
             if held.task is not None and not self._work.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
         """Cancel each Job, which is recorded as an interrupt."""
         for held in self._held_claims.values():
-            held.is_left = True
+            held.must_leave = True
             if held.task is not None:
                 held.task.cancel()
 
@@ -174,51 +173,53 @@ class ClaimHandler:
         held = self._held_claims[claim.id] = HeldClaim(claim)
         return held
 
-    async def process(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> None:
-        """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
+    async def process(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> None:
+        """Drive what the order refers to, and release the order. `list_workers` names the existing workers."""
         try:
-            outcome = await self._outcome(seat, claim, live)
+            outcome = await self._outcome(seat, claim, list_workers)
             decision = await self._decide_order(claim, outcome)
             order = claim.claim.order
-            requeued = None if isinstance(decision, Done) else await self._order_to_requeue(order, decision, live)
+            requeued = (
+                None if isinstance(decision, Done) else await self._order_to_requeue(order, decision, list_workers)
+            )
             if not claim.is_lost:
                 await self._connection.call(lambda: seat.release(claim.claim, requeued))
             self._report(report_of_outcome(claim.claim.order, outcome, decision))
             self._on_released(claim.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
-            text = f"its order stays with this worker until that ends: {error_text(error)}"
+            text = f"this worker keeps its order until the worker ends: {error_text(error)}"
             self._report(WorkerReport(event="failed", level="error", job=claim.claim.order.job_id, text=text))
         finally:
             del self._held_claims[claim.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, claim: HeldClaim, live: ListWorkers) -> Outcome:
+    async def _outcome(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = claim.claim.order
         try:
-            served = await self._work.load(order)
-            if order.run_id is None and needs_nobody(served):
-                return Outcome("stopped", served)
+            target = await self._work.load(order)
+            if order.run_id is None and needs_nobody(target):
+                return Outcome("stopped", target)
             if claim.claim.is_taken_over:
                 await self._count_takeover(seat, claim)
-            if await self._work.is_poison(served, claim.claim.order, lambda: self._connection.call(live)):
-                return Outcome("stopped", await self._work.stop_for_good(served, order), is_poison=True)
+            if await self._work.is_poison(target, claim.claim.order, lambda: self._connection.call(list_workers)):
+                return Outcome("stopped", await self._work.stop_for_good(target, order), is_poison=True)
             if await self._is_with_suspect(claim):
-                return Outcome("busy", served)
+                return Outcome("busy", target)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._outcome_of_error(order, error)
-        if claim.is_left or claim.is_lost:
-            return Outcome("lost" if claim.is_lost else "left", served)
-        return await self._drive(claim, served)
+        if claim.must_leave or claim.is_lost:
+            return Outcome("lost" if claim.is_lost else "left", target)
+        return await self._drive(claim, target)
 
-    async def _drive(self, claim: HeldClaim, served: OrderTarget) -> Outcome:
+    async def _drive(self, claim: HeldClaim, target: OrderTarget) -> Outcome:
         def waits(is_waiting: bool) -> None:
             claim.waits = is_waiting
             self.freed.set()
 
-        drive = self._work.drive(served, claim.claim.order, self._counters.of(served), waits)
+        drive = self._work.drive(target, claim.claim.order, self._counters.of(target), waits)
         claim.task = asyncio.ensure_future(drive)
-        self._report(report_of_claim(claim.claim, served))
+        self._report(report_of_claim(claim.claim, target))
         began = time.monotonic()
         self._counters.running += 1
         try:
@@ -240,11 +241,11 @@ class ClaimHandler:
                 task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
-            return await self._outcome_with_state("left" if claim.is_left else "cancelled", order, None)
+            return await self._outcome_with_state("left" if claim.must_leave else "cancelled", order, None)
         error = task.exception()
         if error is not None:
             return await self._outcome_of_error(order, error)
-        return Outcome("left" if claim.is_left else "stopped", task.result())
+        return Outcome("left" if claim.must_leave else "stopped", task.result())
 
     async def _outcome_of_error(self, order: Order, error: BaseException) -> Outcome:
         match error:
@@ -285,7 +286,7 @@ class ClaimHandler:
         self._counters.takeovers += 1
         order = claim.claim.order
         work = await self._work.count_work(order)
-        changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
+        changed = replace(order, takeovers=consecutive_takeovers(order.takeovers, order.events, work), events=work)
         claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed))
 
     async def _is_with_suspect(self, claim: HeldClaim) -> bool:
@@ -313,7 +314,7 @@ class ClaimHandler:
             self._attempts[order.key] = attempts + 1
         reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
         if order.run_id is None:
-            decision = after_drive(outcome.kind, outcome.served, now, tries=attempts, reason=reason)
+            decision = after_drive(outcome.kind, outcome.target, now, tries=attempts, reason=reason)
         else:
             outcome_kind, status = await self._run_status(order, outcome.kind)
             decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
@@ -330,10 +331,10 @@ class ClaimHandler:
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 
-    async def _order_to_requeue(self, order: Order, requeue: Requeue, live: ListWorkers) -> Order:
+    async def _order_to_requeue(self, order: Order, requeue: Requeue, list_workers: ListWorkers) -> Order:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if requeue.refused is None:
             return replace(order, due=requeue.due)
-        live_names = await self._connection.call(live)
+        live_names = await self._connection.call(list_workers)
         refusals = {name: reason for name, reason in order.refused.items() if name in live_names}
         return replace(order, due=requeue.due, refused={**refusals, self._name: requeue.refused})

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from perstack.audit.anchor_outbox import outbox, store_digest
+from perstack.audit.anchors import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.audit.receipt_statements import AnchorRecord, ended_lives, read_record
 from perstack.audit.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
-from perstack.audit.sending import outbox, store_digest
-from perstack.audit.targets import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
-from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification_report import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import StorageError
@@ -47,7 +47,7 @@ class AnchorComparison:
             logs = await log_hashes(self._storage, owner)
             is_waiting = await outbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
-            return with_unchecked(report, f"the anchor {name} is not compared with what cannot be read: {error}")
+            return with_unchecked(report, f"the anchor {name} is not compared, as a log cannot be read: {error}")
         if is_waiting:
             report = with_unchecked(report, f"the anchor {name} has not taken the latest heads yet")
         if unread:
@@ -64,12 +64,12 @@ class AnchorComparison:
                 result = await self._check_missing(owner)
                 findings += result.findings
                 unchecked += result.unchecked
-                foreign += result.elsewhere
+                foreign += result.foreign
         except AnchorUnreadable as error:
             words = f"{error}; whether anything was removed is not known"
             findings, unchecked, foreign = [], [Unchecked("anchor", "", 1, words)], 0
         if foreign:
-            words = f"the anchor {self._anchor.name} has heads of others too, of another store or from another place"
+            words = f"the anchor {self._anchor.name} also has heads from other stores, or from another path of this one"
             unchecked.append(Unchecked("anchor", "", foreign, f"{words}: {foreign:,}"))
         if not findings and not unchecked:
             return None
@@ -96,12 +96,12 @@ class AnchorComparison:
         if not remaining:
             return _MissingOwner(findings)
         if not any(self._is_ours(record) for record in remaining):
-            return _MissingOwner(findings, elsewhere=1)
+            return _MissingOwner(findings, foreign=1)
         if not _has_live_record(remaining, ended_lives([*trusted, *await self._records_in_outbox(owner)])):
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _MissingOwner(findings, [Unchecked("anchor", owner.id, 0, words)])
         latest = remaining[-1].statement.predicate.created_on
-        words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, and it is gone"
+        words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, but it is gone"
         return _MissingOwner(
             [*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")]
         )
@@ -135,7 +135,7 @@ class AnchorComparison:
     async def _open_reader(self) -> AnchorReader:
         """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
         if not isinstance(self._anchor, FileAnchor):
-            raise AnchorUnreadable(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
+            raise AnchorUnreadable(f"the anchor {self._anchor.name} can only be sent to: its records are not compared")
         if self._problem is not None:
             raise AnchorUnreadable(self._problem)
         if self._reader is None:
@@ -160,14 +160,14 @@ class AnchorComparison:
 
 
 class AnchorUnreadable(Exception):
-    """The reason why an anchor cannot be compared with."""
+    """Raised if an anchor cannot be read; its message says why."""
 
 
 class _MissingOwner:
-    def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
+    def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, foreign: int = 0) -> None:
         self.findings = findings
         self.unchecked = unchecked
-        self.elsewhere = elsewhere
+        self.foreign = foreign
 
 
 def _has_live_record(records: Sequence[AnchorRecord], removed_lives: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Leases of delegates that are driven apart from their Job, requests to stop, and leftover programs."""
+"""Leases of delegates that are driven apart from their Job, requests to stop, and programs left running."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
         yield
 
 
-# Requests to stop what another process drives, stored in a space of the storage. Each driver polls for them.
+# Requests to stop a Job or delegate that another process drives, in a space of the storage. Each driver polls for them.
 #
 # A request names the holder of the lease, so that a late request does not stop the next holder.
 
 _POLL_INTERVAL_S = 0.5  # seconds between two polls of a driver
 _STOP_TIMEOUT_S = 30.0  # seconds to wait for the driver to stop: one poll, and cleaning up
-_STOP_CHECK_INTERVAL_S = 0.1
+_STOP_CHECK_INTERVAL_S = 0.1  # seconds between two checks of the requester
 
 
 class StopRequests:
@@ -44,7 +44,7 @@ class StopRequests:
     async def stop(self, job_id: str, holder: str) -> None:
         """Request a stop, and wait until that holder does not drive the Job any more.
 
-        Raises Conflict, and withdraws the request, if it still does after half a minute. Raises StorageError.
+        Raises Conflict, and withdraws the request, if it still drives it after half a minute. Raises StorageError.
         """
         space = self._space
         with suppress(Conflict):
@@ -81,7 +81,7 @@ _STOP_SPACE = "delegatestops"
 
 
 class DelegateLeases:
-    """Leases of delegates in one storage. The log itself is guarded by the expected end that each append names."""
+    """Leases of delegates in one storage. They guard no log: each append names the end that it expects."""
 
     def __init__(self, storage: Storage) -> None:
         self._space = storage.space(_LEASE_SPACE)
@@ -124,7 +124,7 @@ class DelegateLeases:
         await self._requests.wait_for_stop_request(run_id, holder)
 
     async def stop(self, run_id: str) -> None:
-        """Request the holder of a Run's lease to stop it, and wait for that. Raises Conflict if it does not."""
+        """Ask the holder of a Run's lease to stop the Run, and wait until it has. Raises Conflict if it does not."""
         holder = await self.holder(run_id)
         if holder is not None:
             await self._requests.stop(run_id, holder)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from perstack.audit.anchors import TIMEOUT_S, Anchor, reason_of
 from perstack.audit.receipt_statements import LogEnd
 from perstack.audit.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
-from perstack.audit.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.log.storage_access import OWNER_KINDS, PendingRecords, space_of
@@ -57,7 +57,7 @@ class AnchorSender:
 
         async def send() -> None:
             ends = await ends_at(self._storage, owner, heads)
-            await self._keep(owner, ends)
+            await self._store(owner, ends)
             await self._send_pending(owner)
 
         await self._try(_heads_of(owner), send)
@@ -66,7 +66,7 @@ class AnchorSender:
         """Store and send the heads that the owner's logs have now."""
 
         async def send() -> None:
-            await self._keep(owner, await ends_now(self._storage, owner))
+            await self._store(owner, await ends_now(self._storage, owner))
             await self._send_pending(owner)
 
         await self._try(_heads_of(owner), send)
@@ -75,7 +75,7 @@ class AnchorSender:
         """Store the record of a removal, with the last heads. `send_stored` sends it."""
 
         async def keep() -> None:
-            await self._keep(owner, await ends_now(self._storage, owner), removed=True)
+            await self._store(owner, await ends_now(self._storage, owner), removed=True)
 
         await self._try(f"the removal of {_owner_name(owner)}", keep)
 
@@ -89,7 +89,7 @@ class AnchorSender:
         async def send() -> None:
             for kind in OWNER_KINDS:
                 for owner_id in await self._pending(kind).jobs():
-                    with suppress(NotAgreed):  # records that came with a file from elsewhere
+                    with suppress(NotAgreed):  # another installation made these records
                         await self._send_remaining(Owner(kind, owner_id))
 
         await self._try("the heads of earlier stops", send)
@@ -100,12 +100,12 @@ class AnchorSender:
         if not await self._pending(owner.kind).records(owner.id):
             if await space.lease_info(owner.id) is not None:
                 return  # its driver will send
-            await self._keep(owner, await ends_now(self._storage, owner))
+            await self._store(owner, await ends_now(self._storage, owner))
         await self._send_pending(owner)
         if await space.lease_info(owner.id) is not None:
             await self._pending(owner.kind).expect(owner.id)
 
-    async def _keep(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> None:
+    async def _store(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> None:
         """Store a record of these log ends; do nothing if there are no logs."""
         if ends:
             record = signed_record(

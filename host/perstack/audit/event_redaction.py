@@ -57,11 +57,11 @@ def check_fields(event: events.StoredEvent, names: Iterable[str]) -> tuple[str, 
     """Return the fields whose texts are removed: always all, as one digest covers them. Raises UsageError."""
     fields = fields_to_blank(event)
     if not fields:
-        raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
+        raise UsageError(f"event {event.id} ({event.type}) has no text that can be removed")
     unknown = [name for name in names if name not in fields]
     if unknown:
         raise UsageError(
-            f"{', '.join(unknown)}: event {event.id} ({event.type}) has no such text; what can be taken out of it:"
+            f"{', '.join(unknown)}: event {event.id} ({event.type}) has no such text; those that can be removed:"
             f" {', '.join(fields)}"
         )
     return fields

@@ -42,7 +42,7 @@ from perstack.system.user import notice
 
 # Cost of a generation and context size of its model, as far as the provider's plugin knows.
 
-_TOKENS_COMPARED = 1_000_000  # tokens: the sample size from which the price of one token is derived
+_SAMPLE_TOKENS = 1_000_000  # output tokens whose price is looked up to derive the price of one
 
 
 class Prices:
@@ -85,11 +85,11 @@ class Prices:
         loading = self._loading.get(provider)
         return None if loading is None else (await self._look_up(provider, loading, model, NO_USAGE))[1]
 
-    async def highest_cost(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
-        """Return the highest cost of `sent` tokens, and of a generated one, in billionths of a dollar, if known."""
+    async def highest_cost(self, provider: str, model: str, input_tokens: int) -> tuple[int, int] | None:
+        """Return the highest cost of the input and of one output token, in billionths of a dollar; None if unknown."""
         own_price = self._own_prices.get(f"{provider}/{model}")
         if own_price is not None:
-            return nano(sent * own_price.dearest_input / 1_000_000), nano(own_price.output / 1_000_000)
+            return nano(input_tokens * own_price.dearest_input / 1_000_000), nano(own_price.output / 1_000_000)
         if self._is_reported(provider):
             return 0, 0
         self.prepare(provider)
@@ -97,25 +97,29 @@ class Prices:
         if loading is None:
             return None
         costs: list[float] = []
-        kinds = (Usage.of(sent, 0), Usage.of(sent, 0, cached=sent), Usage.of(sent, 0, cache_writes=sent))
-        for usage in (*kinds, Usage.of(sent, _TOKENS_COMPARED)):
+        inputs = (
+            Usage.of(input_tokens, 0),
+            Usage.of(input_tokens, 0, cached=input_tokens),
+            Usage.of(input_tokens, 0, cache_writes=input_tokens),
+        )
+        for usage in (*inputs, Usage.of(input_tokens, _SAMPLE_TOKENS)):
             cost, _ = await self._look_up(provider, loading, model, usage)
             if cost is None:
                 return None
             costs.append(cost)
-        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _TOKENS_COMPARED)
+        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _SAMPLE_TOKENS)
 
     async def highest_fee(self, provider: str, model: str, tools: Iterable[OfferedProviderTool]) -> int:
-        """Return the highest cost of the uses of these tools by themselves, as far as their number has a limit.
+        """Return the highest price of uses of these tools, without their tokens, in billionths of a dollar.
 
-        In billionths of a dollar.
+        Tools whose uses have no limit are not counted.
         """
         limits = ((tool.name, getattr(tool.options, "max_uses", None)) for tool in tools)
         uses = {name: limit for name, limit in limits if limit}
         return nano(await self._fee(provider, model, uses) or 0)
 
     async def _fee(self, provider: str, model: str, uses: Mapping[str, int]) -> float | None:
-        """Return the cost of uses of provider tools without their tokens; None if the price of one is unknown."""
+        """Return the price of uses of provider tools, without their tokens, in dollars; None if one is unknown."""
         if not uses:
             return 0.0
         self.prepare(provider)
@@ -142,7 +146,7 @@ class Prices:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the reply is already paid for
             if provider not in self._failed:
                 self._failed.add(provider)
-                notice(f"what models of {provider} cost is not known: {type(error).__name__}: {error}")
+                notice(f"the prices of models of {provider} are unknown: {type(error).__name__}: {error}")
             return None, None
 
 
@@ -156,7 +160,7 @@ OnWait = Callable[[WaitReason, int, float | None], None]
 
 
 class Turns(AbstractContextManager["Turns"], Protocol):
-    """Turns of one generation's attempts, among all that use its endpoint. Entered until the last attempt is over."""
+    """Turns of one generation's attempts in the queue of its endpoint. The context manager encloses all attempts."""
 
     async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
         """Run an attempt that sends about `tokens` tokens when it is its turn. Raises ProviderError."""
@@ -164,7 +168,7 @@ class Turns(AbstractContextManager["Turns"], Protocol):
 
 
 PACING: Part[Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]] = Part("queue of requests")
-"""Returns the turns of a generation at a provider; the name is for people."""
+"""Returns the turns of a generation at a provider, whose name is for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +196,10 @@ class RunSettings:
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
-    unnamed: tuple[_Kind, ...]  # what was chosen by default, if there was a choice
+    unnamed: tuple[_Kind, ...]  # kinds that were chosen by default among several
     reasoning_budget: ReasoningBudget | None
     limits: Limits
-    missing_tier: ModelTier | None = None  # the Expert's tier, if it decides and the provider has no model for it
+    missing_tier: ModelTier | None = None  # the Expert's tier, if the provider has no model for it
 
 
 class ProviderPool:
@@ -247,7 +251,7 @@ class ProviderPool:
         return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits, missing_tier)
 
     def _first_usable(self, chosen: ChosenSettings) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
-        """Return the models of the nearest place that has any, and the tier before it that the provider lacks."""
+        """Return the usable models of the nearest level, and a nearer level's tier without a model at the provider."""
         missing_tier: ModelTier | None = None
         for group in chosen.models:
             usable = self._keep_usable(group, chosen.provider)
@@ -276,21 +280,20 @@ class ProviderPool:
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
         """Check that the endpoint of a Run's first model can be opened, and has the tools that the Expert wants of it.
 
-        Raises the errors of `get`, and UsageError.
-
-        A model that nobody named is said, and a fallback model without a key, which is skipped: one notice per process.
+        Print, once per process, a notice about a model that nobody named, and about a fallback model that is skipped
+        because its key is missing. Raises the errors of `get`, and UsageError.
         """
         endpoint = self.get(settings.provider)
         name = full_name(settings.provider.provider_name, settings.model)
         if settings.unnamed and name not in self._reported_names:
             self._reported_names.add(name)
             kinds = " or ".join(settings.unnamed)
-            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
+            notice(f"no {kinds} is named, so {name} is used; to choose, name one in perstack.toml or for this run")
         tier = settings.missing_tier
         if tier is not None and (missing := f"{tier} of {name}") not in self._reported_names:
             self._reported_names.add(missing)
             provider_name = settings.provider.provider_name
-            notice(f"{provider_name} has no model of tier {tier}: uses {name}; name one as `{tier}` in [models]")
+            notice(f"{provider_name} has no model of tier {tier}, so {name} is used; name one as `{tier}` in [models]")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
@@ -302,7 +305,7 @@ class ProviderPool:
                     notice(f"{name} cannot replace {settings.model}: {error}")
 
     def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:
-        """Raise UsageError if the first model's provider lacks a tool that this delegate wants; it begins later."""
+        """Raise UsageError if the provider of this delegate's first model lacks a tool that the delegate wants."""
         if not expert.provider_tools:
             return
         try:
@@ -328,15 +331,13 @@ class ProviderPool:
     def endpoint(self, setting: ProviderSetting, project: Project, *, is_agreed: bool = False) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
-        limits_provider_limits = next(
-            (provider_limits for provider_limits in project.limits if provider_limits.name == name), None
-        )
-        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits_provider_limits, self._parts)
+        provider_limits = next((entry for entry in project.limits if entry.name == name), None)
+        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, provider_limits, self._parts)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
-        """Return the endpoint of the Run's current model, with its present settings.
+        """Return the endpoint of the Run's current model, with today's settings.
 
-        Raises UsageError if the provider is unknown or a recording would start in the middle, and as `get`.
+        Raises the errors of `get`, and UsageError if the provider is unknown or a recording would start in the middle.
         """
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)
@@ -344,10 +345,10 @@ class ProviderPool:
         expert = project.experts.get(run.start.expert_key, run.start.expert)
         chosen = resolve_provider(project, expert, overrides)
         if overrides.recording is not None and run.provider != overrides.provider:
-            raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
+            raise UsageError(f"{run.id} is on {run.provider}: a recording is played only from the beginning of a Job")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
-        if chosen.setting:  # the name alone is that of a provider on which the Run was begun
+        if chosen.setting:  # a provider without settings needs no agreement: the Run began on it
             self._agreement.check_provider(chosen)
         return self.endpoint(overrides.without_live_tools(chosen), project, is_agreed=True)
 

@@ -27,11 +27,11 @@ _PLACEHOLDER = re.compile(r"\[secret:(\d{1,9})\]")
 NUMBERS_PER_PROCESS = 10_000
 """Values that one process may number; further values become `[redacted]` and cannot be filled in."""
 _MIN_KNOWN_CHARACTERS = 8
-"""Minimum characters of a value that is masked wherever it occurs: a shorter one may occur in any text."""
+"""Minimum characters of a value that is masked in any text: shorter ones may occur there by chance."""
 _LONG_TEXT_CHARACTERS = 20_000  # characters from which a text is masked in a thread instead of on the event loop
-_MAX_INLINE_CHARACTERS = 200_000
+_MAX_UNRECORDED_CHARACTERS = 200_000  # an unrecorded text is masked on the event loop; a longer one is `[redacted]`
 _PLAIN = re.compile(r"[\w@%+=:,./-]*", re.ASCII)  # text that no shell interprets
-_CODE_FOLLOWS = r"-[A-Za-z]*[ce]|--(?:eval|command|exec)"
+_CODE_OPTION = r"-[A-Za-z]*[ce]|--(?:eval|command|exec)"  # an option whose value is code
 
 
 class SecretVault:
@@ -39,7 +39,7 @@ class SecretVault:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """Create a vault that also masks the secrets found in `env`."""
-        self._of_env = known_secrets(env)
+        self._env_secrets = known_secrets(env)
         self._numbers: dict[str, int] = {}
         self._values: dict[int, str] = {}
         self._first_number = 0
@@ -47,7 +47,7 @@ class SecretVault:
         self.highest = 0
 
     def continue_after(self, recorded: Iterable[int], block: int = 0) -> None:
-        """Continue numbering after the recorded numbers, within a block of numbers."""
+        """Continue after the highest recorded number of a block of NUMBERS_PER_PROCESS numbers."""
         self._first_number = block * NUMBERS_PER_PROCESS
         block_numbers = range(self._first_number, self._first_number + NUMBERS_PER_PROCESS)
         own_numbers = (number for number in recorded if number in block_numbers)
@@ -55,13 +55,13 @@ class SecretVault:
 
     def mask(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
-        return SecretMasker(self._known_secrets(), self._numbered).text(text)
+        return SecretMasker(self._known_secrets(), self._placeholder_for).text(text)
 
-    def masked_in_passing(self, text: str) -> str:
-        """Return a masked text that is not recorded: values without a number, and very long texts, are `[redacted]`."""
-        if len(text) > _MAX_INLINE_CHARACTERS:
+    def mask_unrecorded(self, text: str) -> str:
+        """Mask a text that is shown, not recorded. Values without a number and very long texts become `[redacted]`."""
+        if len(text) > _MAX_UNRECORDED_CHARACTERS:
             return REDACTED
-        return SecretMasker(self._known_secrets(), self._number_of).text(text)
+        return SecretMasker(self._known_secrets(), self._known_placeholder).text(text)
 
     def is_in(self, data: bytes) -> bool:
         return SecretMasker(self._known_secrets()).is_in(data)
@@ -71,10 +71,10 @@ class SecretVault:
 
         Raises SkillError for a placeholder without a value, and for a value that a shell could interpret.
         """
-        lines = {*_lines(args, subject)}
+        code = {*_code_arguments(args, subject)}
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda match: self._value(match, is_line=text in lines), text)
+            return _PLACEHOLDER.sub(lambda match: self._value(match, is_code=text in code), text)
 
         return map_texts(args, fill)
 
@@ -86,8 +86,8 @@ class SecretVault:
 
         return [part.model_copy(update={"args": map_texts(part.args, fill)}) for part in parts]
 
-    def stricter(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
-        """Return the stricter of two rulings on a call, with texts masked. One in `filled_decided` does not approve."""
+    def stricter_ruling(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
+        """Return the stricter of two rulings, with masked texts. An approval in `filled_decided` does not count."""
         if filled_decided.strictness <= shown_decided.strictness:
             return shown_decided
         texts = {
@@ -98,21 +98,21 @@ class SecretVault:
             update={"kind": filled_decided.kind, "asks": filled_decided.asks, "approved_by": "", **texts}
         )
 
-    def _value(self, match: re.Match[str], *, is_line: bool) -> str:
+    def _value(self, match: re.Match[str], *, is_code: bool) -> str:
         value = self._values.get(int(match[1]))
         if value is None:
             raise SkillError(
                 f"Not run: {match[0]} cannot be filled in here, for its value was only in the memory of the process"
                 " that found it. Call the tool again that showed it, and use the placeholder that stands there then."
             )
-        if is_line and not _PLAIN.fullmatch(value):
+        if is_code and not _PLAIN.fullmatch(value):
             raise SkillError(
                 f"Not run: the value of {match[0]} has characters that a shell may read as a command. Pass it as a"
                 " whole argument of the program, or as a variable."
             )
         return value
 
-    def _numbered(self, value: str) -> str:
+    def _placeholder_for(self, value: str) -> str:
         with self._lock:
             number = self._numbers.get(value)
             if number is None:
@@ -122,14 +122,14 @@ class SecretVault:
                 self._numbers[value], self._values[number] = number, value
             return f"[secret:{number}]"
 
-    def _number_of(self, value: str) -> str:
+    def _known_placeholder(self, value: str) -> str:
         number = self._numbers.get(value)
         return REDACTED if number is None else f"[secret:{number}]"
 
     def _known_secrets(self) -> list[str]:
         with self._lock:
-            secrets = [value for value in self._numbers if _is_telling(value)]
-        return sorted({*secrets, *self._of_env}, key=lambda value: (-len(value), value))
+            secrets = [value for value in self._numbers if _is_distinctive(value)]
+        return sorted({*secrets, *self._env_secrets}, key=lambda value: (-len(value), value))
 
 
 class MaskedBlobs:
@@ -165,7 +165,7 @@ class MaskedCall:
         sample = tool_call.sample
 
         def show_masked(message: str) -> None:
-            tool_call.on_progress(vault.masked_in_passing(message))
+            tool_call.on_progress(vault.mask_unrecorded(message))
 
         self.request = replace(
             tool_call,
@@ -175,7 +175,7 @@ class MaskedCall:
             sample=None if sample is None else self._masked_sampler(sample),
         )
 
-    async def outcome(self, result: ToolResult | Question) -> ToolResult | Question:
+    async def masked_outcome(self, result: ToolResult | Question) -> ToolResult | Question:
         """Return the tool's result or question, masked."""
         if isinstance(result, Question):
             return await asyncio.to_thread(self._question, result)
@@ -183,8 +183,8 @@ class MaskedCall:
         return replace(result, contents=tuple(contents))
 
     def _question(self, tool_question: Question) -> Question:
-        schema = map_texts(tool_question.requested_schema, self._vault.masked_in_passing)
-        return Question(message=self._vault.masked_in_passing(tool_question.message), requested_schema=schema)
+        schema = map_texts(tool_question.requested_schema, self._vault.mask_unrecorded)
+        return Question(message=self._vault.mask_unrecorded(tool_question.message), requested_schema=schema)
 
     async def _part(self, part: ResultContent) -> ResultContent:
         if isinstance(part, TextPart):
@@ -208,7 +208,7 @@ class MaskedCall:
         return masked_sample
 
     def _masked_request(self, sample_request: SampleRequest) -> SampleRequest:
-        mask = self._vault.masked_in_passing
+        mask = self._vault.mask_unrecorded
         messages: list[Message] = []
         for message in sample_request.messages:
             contents = [
@@ -223,7 +223,7 @@ def has_placeholder(parts: Iterable[ToolCallPart]) -> bool:
     return any(_PLACEHOLDER.search(text) for part in parts for text in texts_in(part.args))
 
 
-def _lines(args: JsonObject, subject: Subject | None) -> Iterable[str]:
+def _code_arguments(args: JsonObject, subject: Subject | None) -> Iterable[str]:
     """Yield the arguments that may be interpreted as code: scripts, texts after `-c`, and texts of several words."""
     if subject is None:
         return
@@ -231,11 +231,11 @@ def _lines(args: JsonObject, subject: Subject | None) -> Iterable[str]:
         yield from texts_in(args.get(name))
     previous = ""
     for word in texts_in(args.get(subject.arguments)) if subject.arguments else ():
-        if re.fullmatch(_CODE_FOLLOWS, previous) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
+        if re.fullmatch(_CODE_OPTION, previous) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
             yield word
         previous = word
 
 
-def _is_telling(value: str) -> bool:
-    """Return whether a value may be masked wherever it occurs: long enough, and not a plain word."""
+def _is_distinctive(value: str) -> bool:
+    """Return whether a value may be masked in any text: it is long enough, and not a plain word."""
     return len(value) >= _MIN_KNOWN_CHARACTERS and not value.isalpha()

@@ -3,10 +3,10 @@
 Each line of a log is linked to the one before by a hash (`core/base/chain.py`). The engine reads the logs, and this
 package judges them, in four modules:
 
-- `verification.py` has the report, and compares stored heads with the logs.
+- `verification_report.py` has the report, and compares stored heads with the logs.
 - `cache_comparison.py` compares caches (job.json, entries, checkpoints) with what the logs give.
-- `receipts.py` has statements about the heads of logs that are stored outside, where no writer of the logs has access.
-- `redaction.py` removes texts from an event and checks what remains, while the chain stays intact.
+- `receipt_statements.py` has statements about heads of logs, to be stored where no writer of the logs has access.
+- `event_redaction.py` removes texts from an event and checks what remains, while the chain stays intact.
 
 A report covers only what was compared. Everything that was skipped is listed with the reason (`UncheckedKind`), so that
 `ok` is never mistaken for complete. A new check adds its count to `Checked`, and a kind to `UncheckedKind` for when it
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal, TypeAlias
 
-from perstack.audit.redaction import Redaction
+from perstack.audit.event_redaction import Redaction
 from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
 
