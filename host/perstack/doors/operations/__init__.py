@@ -26,7 +26,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import describe_errors
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal
