@@ -1,4 +1,4 @@
-"""A project as a server offers it: its definitions, the Jobs driven here, and what its clients may see."""
+"""A project as a server offers it: its definitions, its Jobs, and what its clients may see."""
 
 from __future__ import annotations
 
@@ -78,9 +78,6 @@ class Definitions:
 
 def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
     return [(name, expert.key, expert.description) for name, expert in experts.items()]
-
-
-# Jobs driven by the server, each in a separate task, so that they outlive the calls that started them.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.dataclass import dataclass
 
 GroupBy = Literal["expert", "model", "day", "label"]
-
-
 NO_KEY = "-"  # key for Jobs without a label, and for a model that an older job.json does not name
 
 

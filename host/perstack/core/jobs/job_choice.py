@@ -1,4 +1,4 @@
-"""Choose Jobs by labels, status, Expert and age; decide which may be removed; and sum up their costs."""
+"""Choose Jobs by labels, status, Expert and age; check the labels and the query of a new one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (job_queue.py). An operation that continues a Job gives
+(runner.py), `queue` queues them for workers (job_queue_protocol.py). An operation that continues a Job gives
 `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run that
 begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """

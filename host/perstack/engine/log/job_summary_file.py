@@ -1,4 +1,4 @@
-"""Job.json of a driven Job: updated while it runs, and once more at its end."""
+"""The file job.json of a driven Job: updated while it runs, and once more at its end."""
 
 from __future__ import annotations
 

@@ -131,9 +131,6 @@ class Emitter:
             self(event, event.to_json())
 
 
-# job.json of a driven Job: updated while it runs, and once more at its end.
-
-
 _SYNC_DELAY_S = 0.002  # seconds from `flush_soon` to its sync. If a model replies sooner, the next flush syncs
 
 _E = TypeVar("_E", bound=StoredEvent)

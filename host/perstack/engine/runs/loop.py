@@ -17,8 +17,8 @@ effect runs, the ids of delegates before one starts. After a crash the log is fo
 `resumeRun`, and the loop continues: a stop changes the status of a Run and not its phase.
 
 Features act for a Run through parts of the host (play a recording, drive delegates on other workers, take snapshots,
-fit images, take posted texts, make room in a full context): playback.py, remote.py and inputs.py here, `MAKE_ROOM`,
-engine/log/snapshot_protocol.py.
+fit images, take posted texts, make room in a full context): playback_protocol.py, remote_delegates_protocol.py and
+input_protocols.py here, `MAKE_ROOM`, engine/log/snapshot_protocol.py.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
