@@ -11,7 +11,7 @@ smaller image or a line of text, is recorded by `adaptRequest`.
 images, with Pillow, and that imports it.
 
 The kernel has the types (`core.messages.media`, `BlobPart`), the limits of an endpoint as data, and the adaptations of
-requests. It asks for this package by `ATTACHMENTS` and `MEDIA` (`engine.runs.input_protocols`), and only for an attachment, an
-image or a document: any other Run imports none of it. A new limit is a field of `MediaLimits`, a rule in `limits`, and
-rows in `http_providers.media_limits`.
+requests. It asks for this package by `ATTACHMENTS` and `MEDIA` (`engine.runs.input_protocols`), and only for an
+attachment, an image or a document: any other Run imports none of it. A new limit is a field of `MediaLimits`, a rule in
+`limits`, and rows in `http_providers.media_limits`.
 """

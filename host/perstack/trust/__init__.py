@@ -14,5 +14,6 @@ no Expert may change (`run_files`): a new kind of words in `named_files` must be
 The kernel knows `engine.plugins.trust_checks.TrustCheck`, without which no Host is made, and two parts, without which
 no Job is driven or no Expert added: `engine.context.protection.RUN_FILES` (`run_files`) and
 `engine.runs.run_skills.EXPERT_OF_FILE` (`definition_files`). Doors ask for agreements in
-`doors.shared.agreement_items`. State of other origin is a matter of `perstack.state_guard`, and grants of rules of `perstack.config.grants`.
+`doors.shared.agreement_items`. State of other origin is a matter of `perstack.state_guard`, and grants of rules of
+`perstack.config.grants`.
 """

@@ -4,8 +4,8 @@ A dispatcher (`ports.dispatcher`) only says who may drive what; the log and the 
 order that is lost, doubled or late costs time and never work: `dispatcher_queue` records that a Job waits for a worker
 before it orders it, and finds recorded Jobs without an order again.
 
-- `dispatcher_queue`, `queued_definition`: what a Job is queued with, so that a worker needs no perstack.toml; its Agent Skills
-  are bundled by `agent_skills.bundles`.
+- `dispatcher_queue`, `queued_definition`: what a Job is queued with, so that a worker needs no perstack.toml; its Agent
+  Skills are bundled by `agent_skills.bundles`.
 - `worker`, `claimed_jobs`, `driving_orders`, `orders`: claim, drive, and decide whether an order is done or queued
   again. `orders` is pure.
 - `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each
