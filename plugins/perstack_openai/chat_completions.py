@@ -62,7 +62,7 @@ from perstack.http_providers.schema_rules import OPENAI
 from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
-from perstack_openai.reasoning import (
+from perstack_openai.kept_reasoning import (
     KeptFields,
     OpaqueOwner,
     Piece,
