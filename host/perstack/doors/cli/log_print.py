@@ -1,4 +1,4 @@
-"""Selecting events of a Job without parsing the others, and printing them."""
+"""Print the summary of a Job, its events, their counts and damaged logs, for `perstack log`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.doors.cli.live import RowPrinter
-from perstack.doors.cli.log_selection import _QUIET_TYPES, EventFilter
+from perstack.doors.cli.log_selection import QUIET_TYPES, EventFilter
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, rows_of
 from perstack.doors.shared.next_step_phrases import command
@@ -152,7 +152,7 @@ def _with_contexts(
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
         # a quiet event has rows only in full
-        is_found = event_filter.condition is not None and entry.type in _QUIET_TYPES
+        is_found = event_filter.condition is not None and entry.type in QUIET_TYPES
         result.append(
             (entry, EventContext(calls, minute, step_ms, full or is_found or entry.type in event_filter.types))
         )

@@ -1,4 +1,4 @@
-"""Select events of the logs of a Job without parsing the others, as the options of `perstack log` say, and count them."""
+"""Select events of a Job by the options of `perstack log`, without parsing the others, and count them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,11 @@ from perstack.errors import UsageError
 
 _T = TypeVar("_T")
 
-
 _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
-
-
 _STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
 
-
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
-
-
+QUIET_TYPES = frozenset(kind.model_fields["type"].default for kind in get_args(StoredEvent) if kind.is_quiet)
 TOOL_TYPES = frozenset(
     {
         "callTools",
@@ -49,11 +44,7 @@ TOOL_TYPES = frozenset(
         "startSample",
     }
 )
-
-
 ERROR_TYPES = frozenset({"errorRun", "retry"})
-
-
 DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 
 
@@ -227,14 +218,11 @@ def _delegations(entry: LogEntry) -> CallDelegate | None:
     return event if isinstance(event, CallDelegate) else None
 
 
-_QUIET_TYPES = frozenset(kind.model_fields["type"].default for kind in get_args(StoredEvent) if kind.is_quiet)
-
-
 def visible_events(entries: Sequence[LogEntry], event_filter: EventFilter, full: bool) -> list[LogEntry]:
     """Return the events, without position marks unless these were requested."""
     if full or not event_filter.names_no_kind or event_filter.condition is not None:
         return list(entries)
-    return [entry for entry in entries if entry.type not in _QUIET_TYPES or _lacks_skills(entry)]
+    return [entry for entry in entries if entry.type not in QUIET_TYPES or _lacks_skills(entry)]
 
 
 def counts_of(entries: Sequence[LogEntry]) -> JsonObject:
