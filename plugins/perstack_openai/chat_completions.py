@@ -1,7 +1,8 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
 The decoder also accepts the deviations of compatible servers; `kept_reasoning` keeps the fields that these need back
-with a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
+with a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk
+object).
 """
 
 from __future__ import annotations
