@@ -1,7 +1,8 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-The decoder also accepts the deviations of compatible servers; `reasoning` keeps the fields that these need back with
-a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
+The decoder also accepts the deviations of compatible servers; `kept_reasoning` keeps the fields that these need back
+with a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk
+object).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from perstack.http_providers.schema_rules import OPENAI
 from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
-from perstack_openai.reasoning import (
+from perstack_openai.kept_reasoning import (
     KeptFields,
     OpaqueOwner,
     Piece,

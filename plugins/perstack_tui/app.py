@@ -23,7 +23,7 @@ from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.errors import PerstackError
 from perstack.host import Host
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_tui.actions import ACTIONS, Action
 from perstack_tui.screens import screen_of
 from perstack_tui.screens.base import OverlayScreen

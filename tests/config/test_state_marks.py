@@ -214,7 +214,7 @@ def test_a_path_that_no_writer_records_is_refused(path: str) -> None:
     "staging", ["../../Documents", "/tmp", ".", ".git", "s", ".perstack-rewind-", ".perstack-rewind-a/.."]
 )
 def test_a_staging_folder_that_no_rewind_makes_is_refused(staging: str) -> None:
-    with pytest.raises(ValueError, match="not the name of a rewind.s folder"):
+    with pytest.raises(ValueError, match=r"not the name of a rewind.s folder"):
         Journal.model_validate({"workspace": "/w", "storage": "s", "staging": staging, "phase": "clearing"})
 
 

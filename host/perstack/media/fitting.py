@@ -20,7 +20,7 @@ from perstack.core.messages.messages import BlobPart, History, Message, ResultCo
 from perstack.core.runs.events.generations import AdaptRequest
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.inputs import MediaTokens
+from perstack.engine.runs.input_protocols import MediaTokens
 from perstack.errors import NotFound
 from perstack.media.file_headers import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
 from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many

@@ -15,9 +15,10 @@ from perstack.core.runs.events.files import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
+from perstack.engine.log.job_summary_file import JobSummaryFile
 from perstack.engine.log.run_log import load_job, run_logs
-from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
-from perstack.engine.log.snapshot_recorder import SnapshotRecorder
+from perstack.engine.log.run_session import Emitter, RunSession
+from perstack.engine.log.snapshot_protocol import SnapshotRecorder
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.snapshots.changes import file_diffs

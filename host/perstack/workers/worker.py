@@ -1,7 +1,7 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to the order and releases
-it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
+Each claim gets a task in `claimed_jobs.ClaimHandler`, which drives the Job, decides what happens to the order and
+releases it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
   that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.

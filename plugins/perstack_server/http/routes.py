@@ -29,7 +29,8 @@ from perstack.doors.operations import (
 )
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.oversight.cloud_events import is_cloud_event, read_cloud_event

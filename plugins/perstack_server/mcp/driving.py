@@ -25,8 +25,8 @@ from perstack.dataclass import dataclass
 from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
-from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.job_tasks import CallKey, DriveJob
 from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.doors.shared.workspace_files import workspace_for_diff

@@ -19,7 +19,8 @@ from perstack.core.base.ids import By, job_of_run
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.generations import FinishStep
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import CallKey, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import CallKey
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host

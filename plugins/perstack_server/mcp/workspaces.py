@@ -19,12 +19,13 @@ from pydantic import ValidationError
 
 from perstack.config.project_place import find_config
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import CallKey, Definitions, JobTasks
+from perstack.doors.served_project import Definitions
+from perstack.doors.shared.job_tasks import CallKey, JobTasks
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_server.mcp.elicitation import Context
 from perstack_server.mcp.notifications import (
     ClientProject,

@@ -16,8 +16,8 @@ from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.call_rulings import is_enough, offers
 from perstack.core.permissions.command_patterns import read_command
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.engine.permissions.rulings import path_resolver
 from perstack_base.tools import SPECS
 

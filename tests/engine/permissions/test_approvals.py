@@ -323,4 +323,4 @@ def test_what_decides_is_imported_only_where_there_are_rules() -> None:
     code = "import sys, perstack.host; print([name for name in sys.modules if name.startswith('perstack.core.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "perstack.core.definitions.permissions" in done.stdout
-    assert "perstack.core.permissions.rule_decisions" not in done.stdout
+    assert "perstack.core.permissions.decide_call" not in done.stdout

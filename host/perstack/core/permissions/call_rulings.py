@@ -27,8 +27,8 @@ from perstack.core.definitions.skills import (
     without_verdict,
 )
 from perstack.core.permissions.command_patterns import literal_word
+from perstack.core.permissions.decide_call import Ruling, decide_call
 from perstack.core.permissions.policy_calls import Difference, PolicyCall
-from perstack.core.permissions.rule_decisions import Ruling, decide_call
 
 _MAX_RULE_CHARS = 1_000
 

@@ -11,7 +11,9 @@ import click
 from perstack.core.base.text import count
 from perstack.core.base.usage import cost_text
 from perstack.core.definitions.job_status import TYPED_STATUS
-from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, costs_by, expired_jobs, parse_labels, removable
+from perstack.core.jobs.costs import GroupBy, GroupCost, costs_by
+from perstack.core.jobs.job_choice import JobChoice, parse_labels
+from perstack.core.jobs.removal import expired_jobs, removable
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.environment import Environment
-    from perstack.toml_reader.definition_file import LoadedProject
+    from perstack.toml_reader.definition_with_includes import LoadedProject
     from perstack.trust.agreements import Agreement
 
 
@@ -297,7 +297,7 @@ def new_job_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def gather(*, job_id: str | None, attach: tuple[str, ...], label: tuple[str, ...], **others: object) -> None:
         from perstack.core.base.ids import check_job_id
-        from perstack.core.jobs.queries import parse_labels
+        from perstack.core.jobs.job_choice import parse_labels
 
         if job_id is not None:
             check_job_id(job_id)

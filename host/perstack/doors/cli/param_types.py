@@ -39,7 +39,7 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
-    from perstack.core.jobs.queries import check_query
+    from perstack.core.jobs.job_choice import check_query
 
     query = read_text("-" if text is None else text)
     return check_query(query, otherwise)

@@ -3,11 +3,11 @@
 A class of arguments is an operation: its fields are the arguments, its docstring describes it to people and models, and
 `perform` carries it out with an `OperationCall`, which the door provides. An `OfferedOperation` adds what doors need.
 From these rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs`
-and `driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings
+and `driving`, what they show in `views`; those for tasks are made here from `tasks.operation_table`. Docstrings
 and field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
 
 A caller is a model or a program. `perform` is the only way to an operation: marks of the row and of its arguments say
-which decisions a person makes (`oversight.decisions`), and `perform` asks for these first, or refuses the call.
+which decisions a person makes (`oversight.needed_decisions`), and `perform` asks for these first, or refuses the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import describe_errors
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal

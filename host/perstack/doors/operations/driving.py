@@ -27,8 +27,9 @@ from perstack.doors.operations import (
     Route,
     views,
 )
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
 from perstack.doors.shared.consent import page_of
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.workspace_files import read_workspace_file, workspace_for_diff
 from perstack.errors import Conflict, UsageError
 from perstack.media.attachments import MAX_ATTACHMENTS
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from perstack.core.base.ids import By
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.runs.inputs import Attachable
+    from perstack.engine.runs.input_protocols import Attachable
     from perstack.host import Host
 
 _Wait = Annotated[

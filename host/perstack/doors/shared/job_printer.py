@@ -164,7 +164,7 @@ class JobPrinter:
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _print_calls(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
-        from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame does not need it
+        from perstack.doors.shared.call_diffs import edit_by  # imported late: the first frame does not need it
 
         activity = self._live.run(event.run_id)
         calls = [decided_call for decided_call in event.calls if decided_call.kind not in ("delegate", "interactive")]

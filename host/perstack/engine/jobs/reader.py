@@ -16,7 +16,7 @@ from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.jobs.due import DUE, job_state, reason_to_resume
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import has_labels
+from perstack.core.jobs.job_choice import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.facts import ContinuedFrom

@@ -125,7 +125,7 @@ class Rulings:
 
     async def is_allowed(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> bool:
         """Return whether these rules allow a call without a question."""
-        from perstack.core.permissions.rule_decisions import decide_call
+        from perstack.core.permissions.decide_call import decide_call
 
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return rule_call is not None and (await asyncio.to_thread(decide_call, chain, rule_call)).decision == "allow"

@@ -32,7 +32,7 @@ from perstack.core.runs.state import Run, call_key
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_drive import RunDrive
-from perstack.engine.runs.playback import playback_of
+from perstack.engine.runs.playback_protocol import playback_of
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
 from perstack.system.user import notice

@@ -16,7 +16,8 @@ from perstack.core.messages.messages import Message
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
+from perstack.engine.log.job_summary_file import JobSummaryFile
+from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.job_skills import JobSkills, RunSkills

@@ -17,8 +17,8 @@ effect runs, the ids of delegates before one starts. After a crash the log is fo
 `resumeRun`, and the loop continues: a stop changes the status of a Run and not its phase.
 
 Features act for a Run through parts of the host (play a recording, drive delegates on other workers, take snapshots,
-fit images, take posted texts, make room in a full context): playback.py, remote.py and inputs.py here, `MAKE_ROOM`,
-engine/log/snapshot_recorder.py.
+fit images, take posted texts, make room in a full context): playback_protocol.py, remote_delegates_protocol.py and
+input_protocols.py here, `MAKE_ROOM`, engine/log/snapshot_protocol.py.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
@@ -78,9 +78,9 @@ from perstack.engine.runs.attempts import open_endpoint, record_failure, return_
 from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
-from perstack.engine.runs.inputs import TEXT_INBOX
+from perstack.engine.runs.input_protocols import TEXT_INBOX
 from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
-from perstack.engine.runs.playback import fail_if_differs_from_recording, playback_of
+from perstack.engine.runs.playback_protocol import fail_if_differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
     refuse_calls,
