@@ -81,7 +81,7 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
     dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
-    prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
+    prefix = request_prefix(request, "responses", dialect, lambda: _request_fields(request, dialect))
     return request_body(prefix, (*items.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
@@ -95,7 +95,7 @@ def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEnco
     return message_encoder(request, ("responses", dialect, names, tools.key), ListEncoder, lambda: write)
 
 
-def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "store": False}
     limits: JsonObject = {
         "max_output_tokens": dialect.max_reply_tokens(request),
@@ -397,32 +397,26 @@ class ResponsesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        response_stream_event = read_event(_ResponseStreamEvent, data, _API)
+        event = read_event(_ResponseStreamEvent, data, _API)
         # a server that does not stream sends a whole response in one document
-        response = (
-            response_stream_event
-            if response_stream_event.output is not None or response_stream_event.status in _FINAL
-            else response_stream_event.response
-        )
+        response = event if event.output is not None or event.status in _FINAL else event.response
         if response is not None and response.usage is not None:
             highest(self._counts, response.usage.model_dump())
-        end = _ENDS.get(response_stream_event.type.removeprefix("response."))
-        if end is not None or (
-            response is not None and (response is response_stream_event or response.status in _FINAL)
-        ):
+        end = _ENDS.get(event.type.removeprefix("response."))
+        if end is not None or (response is not None and (response is event or response.status in _FINAL)):
             return self._end(response or _Response(), end or "")
-        if response_stream_event.type == "response.created":
+        if event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
-        return ReplyProgress.MORE if self._apply(response_stream_event) else ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._apply(event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         response = self._response or _Response()
         items = self._items(response.output or [])
-        reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
+        reply = ExpertMessage(contents=tuple(part for item in items for part in _reply_parts(item, self._vendor)))
         if self._response is None:
-            check_end("", (), reply.contents, has_mark=self._has_mark, wanted="there was no response.completed")
+            check_end("", (), reply.contents, has_mark=self._has_mark, missing_end="there was no response.completed")
         self._show_rest(reply)
         return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 
@@ -434,34 +428,28 @@ class ResponsesDecoder:
         self._response = response
         return ReplyProgress.LAST
 
-    def _apply(self, response_stream_event: _ResponseStreamEvent) -> bool:
+    def _apply(self, event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it adds nothing."""
-        if response_stream_event.item is not None:
-            self._take_item(response_stream_event, response_stream_event.item)
+        if event.item is not None:
+            self._take_item(event, event.item)
             return True
-        family, _, step = response_stream_event.type.rpartition(".")
+        family, _, step = event.type.rpartition(".")
         if family not in _FIELDS:
-            return bool(response_stream_event.item_id)
-        field, kind = _PARTS.get(response_stream_event.part.type if response_stream_event.part else "", _FIELDS[family])
-        streamed = self._streamed_item(response_stream_event.output_index, response_stream_event.item_id, kind)
+            return bool(event.item_id)
+        field, kind = _PARTS.get(event.part.type if event.part else "", _FIELDS[family])
+        streamed = self._streamed_item(event.output_index, event.item_id, kind)
         if streamed.item.type != kind:
             return True  # ignore a piece of another kind of item, which is not part of the reply
-        piece = arguments_text(response_stream_event.delta)
-        whole = (
-            response_stream_event.text
-            or response_stream_event.refusal
-            or arguments_text(response_stream_event.arguments)
-        )
-        if response_stream_event.part is not None:
-            whole = response_stream_event.part.text or response_stream_event.part.refusal
+        piece = arguments_text(event.delta)
+        whole = event.text or event.refusal or arguments_text(event.arguments)
+        if event.part is not None:
+            whole = event.part.text or event.part.refusal
         if field == "arguments":
-            streamed.item.name = streamed.item.name or response_stream_event.name
+            streamed.item.name = streamed.item.name or event.name
             streamed.arguments = whole or streamed.arguments
             streamed.json.append(piece)
         else:
-            text = self._text(
-                streamed, field, response_stream_event.summary_index or response_stream_event.content_index or 0
-            )
+            text = self._text(streamed, field, event.summary_index or event.content_index or 0)
             text.add(piece)
             if whole:
                 text.complete(whole)
@@ -469,12 +457,12 @@ class ResponsesDecoder:
                 text.end()
         return True
 
-    def _take_item(self, response_stream_event: _ResponseStreamEvent, item: _Item) -> None:
-        is_done = response_stream_event.type.endswith(".done")
+    def _take_item(self, event: _ResponseStreamEvent, item: _Item) -> None:
+        is_done = event.type.endswith(".done")
         matches = [
             known
             for known in self._streamed
-            if known.is_of(response_stream_event.output_index, item.id, item.type)
+            if known.is_of(event.output_index, item.id, item.type)
             and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
         ]
         matches = [known for known in matches if not known.is_done] if is_done else matches
@@ -483,7 +471,7 @@ class ResponsesDecoder:
         if known is None:
             known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
         if known is None:
-            known = _StreamedItem(response_stream_event.output_index, item)
+            known = _StreamedItem(event.output_index, item)
             self._streamed.append(known)
         known.item = _filled(item, known.item)
         known.has_start = True
@@ -564,7 +552,7 @@ def _filled(item: _Item, other: _Item) -> _Item:
     return item.model_copy(update=changes) if changes else item
 
 
-def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
+def _reply_parts(item: _Item, vendor: str) -> list[ReplyPart]:
     match item.type:
         case "reasoning":
             return _thinking(item, vendor)

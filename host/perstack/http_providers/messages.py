@@ -328,9 +328,9 @@ class TurnEncoder(MessageEncoder):
         self._role = role
         self._blocks += objects
 
-    def parts(self, end: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
-        """Return the list's content in pieces to be joined; `end` converts the latest turn's blocks."""
-        return (self._past, _turn(self._role, end(self._blocks))) if self._blocks else ()
+    def parts(self, finish_blocks: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
+        """Return the list's content in pieces to be joined; `finish_blocks` converts the latest turn's blocks."""
+        return (self._past, _turn(self._role, finish_blocks(self._blocks))) if self._blocks else ()
 
 
 def _turn(role: str, blocks: list[bytes]) -> bytes:
