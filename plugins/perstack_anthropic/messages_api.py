@@ -468,23 +468,23 @@ class MessagesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        event = read_event(_MessageStreamEvent, data, "the Messages API")
-        self._add_usage(event.usage)
-        self._stop_reason = event.stop_reason or self._stop_reason
-        match event.type:
+        stream_event = read_event(_MessageStreamEvent, data, "the Messages API")
+        self._add_usage(stream_event.usage)
+        self._stop_reason = stream_event.stop_reason or self._stop_reason
+        match stream_event.type:
             case "message_start":
-                self._begin_message(event.message or _WireMessage())
+                self._begin_message(stream_event.message or _WireMessage())
             case "message":
-                self._begin_message(event)
+                self._begin_message(stream_event)
                 self._has_mark = True
             case "content_block_start":
-                self._start_block(event.index, event.content_block or _ContentBlock())
+                self._start_block(stream_event.index, stream_event.content_block or _ContentBlock())
             case "content_block_delta":
-                self._extend_block(event.index, event.delta or _BlockDelta())
+                self._extend_block(stream_event.index, stream_event.delta or _BlockDelta())
             case "content_block_stop":
                 self._end_text()
             case "message_delta":
-                self._stop_reason = (event.delta or _BlockDelta()).stop_reason or self._stop_reason
+                self._stop_reason = (stream_event.delta or _BlockDelta()).stop_reason or self._stop_reason
             case "message_stop":
                 self._has_mark = self._has_stop = True
             case _:

@@ -397,18 +397,20 @@ class ResponsesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        event = read_event(_ResponseStreamEvent, data, _API)
+        stream_event = read_event(_ResponseStreamEvent, data, _API)
         # a server that does not stream sends a whole response in one document
-        response = event if event.output is not None or event.status in _FINAL else event.response
+        response = (
+            stream_event if stream_event.output is not None or stream_event.status in _FINAL else stream_event.response
+        )
         if response is not None and response.usage is not None:
             highest(self._counts, response.usage.model_dump())
-        end = _ENDS.get(event.type.removeprefix("response."))
-        if end is not None or (response is not None and (response is event or response.status in _FINAL)):
+        end = _ENDS.get(stream_event.type.removeprefix("response."))
+        if end is not None or (response is not None and (response is stream_event or response.status in _FINAL)):
             return self._end(response or _Response(), end or "")
-        if event.type == "response.created":
+        if stream_event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
-        return ReplyProgress.MORE if self._apply(event) else ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._apply(stream_event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -428,28 +430,28 @@ class ResponsesDecoder:
         self._response = response
         return ReplyProgress.LAST
 
-    def _apply(self, event: _ResponseStreamEvent) -> bool:
+    def _apply(self, stream_event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it adds nothing."""
-        if event.item is not None:
-            self._take_item(event, event.item)
+        if stream_event.item is not None:
+            self._take_item(stream_event, stream_event.item)
             return True
-        family, _, step = event.type.rpartition(".")
+        family, _, step = stream_event.type.rpartition(".")
         if family not in _FIELDS:
-            return bool(event.item_id)
-        field, kind = _PARTS.get(event.part.type if event.part else "", _FIELDS[family])
-        streamed = self._streamed_item(event.output_index, event.item_id, kind)
+            return bool(stream_event.item_id)
+        field, kind = _PARTS.get(stream_event.part.type if stream_event.part else "", _FIELDS[family])
+        streamed = self._streamed_item(stream_event.output_index, stream_event.item_id, kind)
         if streamed.item.type != kind:
             return True  # ignore a piece of another kind of item, which is not part of the reply
-        piece = arguments_text(event.delta)
-        whole = event.text or event.refusal or arguments_text(event.arguments)
-        if event.part is not None:
-            whole = event.part.text or event.part.refusal
+        piece = arguments_text(stream_event.delta)
+        whole = stream_event.text or stream_event.refusal or arguments_text(stream_event.arguments)
+        if stream_event.part is not None:
+            whole = stream_event.part.text or stream_event.part.refusal
         if field == "arguments":
-            streamed.item.name = streamed.item.name or event.name
+            streamed.item.name = streamed.item.name or stream_event.name
             streamed.arguments = whole or streamed.arguments
             streamed.json.append(piece)
         else:
-            text = self._text(streamed, field, event.summary_index or event.content_index or 0)
+            text = self._text(streamed, field, stream_event.summary_index or stream_event.content_index or 0)
             text.add(piece)
             if whole:
                 text.complete(whole)
@@ -457,12 +459,12 @@ class ResponsesDecoder:
                 text.end()
         return True
 
-    def _take_item(self, event: _ResponseStreamEvent, item: _Item) -> None:
-        is_done = event.type.endswith(".done")
+    def _take_item(self, stream_event: _ResponseStreamEvent, item: _Item) -> None:
+        is_done = stream_event.type.endswith(".done")
         matches = [
             known
             for known in self._streamed
-            if known.is_of(event.output_index, item.id, item.type)
+            if known.is_of(stream_event.output_index, item.id, item.type)
             and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
         ]
         matches = [known for known in matches if not known.is_done] if is_done else matches
@@ -471,7 +473,7 @@ class ResponsesDecoder:
         if known is None:
             known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
         if known is None:
-            known = _StreamedItem(event.output_index, item)
+            known = _StreamedItem(stream_event.output_index, item)
             self._streamed.append(known)
         known.item = _filled(item, known.item)
         known.has_start = True

@@ -199,22 +199,24 @@ class ConverseDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        event = _read(_ConverseEvent, data)
-        if event.usage is not None:
-            highest(self._counts, event.usage.model_dump())
-        if event.delta is not None and event.delta.delta is not None:
-            self._extend_block(self._find_or_start_block(event.delta.index, event.delta.delta), event.delta.delta)
-        elif event.start is not None and event.start.start is not None:
-            self._start_block(event.start.index, event.start.start)
-        elif event.stop is not None:
-            self._stop_reason = event.stop.reason
-        elif event.metadata is not None:
-            if event.metadata.usage is not None:
-                highest(self._counts, event.metadata.usage.model_dump())
+        stream_event = _read(_ConverseEvent, data)
+        if stream_event.usage is not None:
+            highest(self._counts, stream_event.usage.model_dump())
+        if stream_event.delta is not None and stream_event.delta.delta is not None:
+            self._extend_block(
+                self._find_or_start_block(stream_event.delta.index, stream_event.delta.delta), stream_event.delta.delta
+            )
+        elif stream_event.start is not None and stream_event.start.start is not None:
+            self._start_block(stream_event.start.index, stream_event.start.start)
+        elif stream_event.stop is not None:
+            self._stop_reason = stream_event.stop.reason
+        elif stream_event.metadata is not None:
+            if stream_event.metadata.usage is not None:
+                highest(self._counts, stream_event.metadata.usage.model_dump())
             return ReplyProgress.IDLE if self._stop_reason is None else ReplyProgress.LAST
-        elif event.output is not None and event.output.message is not None:
-            return self._take_whole(event, event.output.message)
-        elif not event.model_fields_set:
+        elif stream_event.output is not None and stream_event.output.message is not None:
+            return self._take_whole(stream_event, stream_event.output.message)
+        elif not stream_event.model_fields_set:
             return ReplyProgress.IDLE
         return ReplyProgress.MORE if self._stop_reason is None else ReplyProgress.FINISHED
 
@@ -239,10 +241,10 @@ class ConverseDecoder:
             reply, _usage(self._counts), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
         )
 
-    def _take_whole(self, event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
+    def _take_whole(self, stream_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
         for index, change in enumerate(message.content or ()):
             self._extend_block(self._start_block(index, change), change.model_copy(update={"tool_use": None}))
-        self._stop_reason = event.stop_reason
+        self._stop_reason = stream_event.stop_reason
         return ReplyProgress.LAST
 
     def _start_block(self, index: int | None, change: _Change) -> _ConverseBlock:
