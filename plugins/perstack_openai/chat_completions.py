@@ -190,8 +190,8 @@ def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
     """Return the content of a reply, with the reasoning that came inside it, which is removed from `fields`."""
     parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
-        said: JsonObject = {"type": "text", "text": text}
-        return {"content": parts if is_blank(text) else [*parts, said]}
+        text_part: JsonObject = {"type": "text", "text": text}
+        return {"content": parts if is_blank(text) else [*parts, text_part]}
     if isinstance(tagged, str):
         return {"content": tagged + text}
     if not is_blank(text):

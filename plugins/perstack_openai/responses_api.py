@@ -519,7 +519,7 @@ class ResponsesDecoder:
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [one.assemble() for one in self._streamed]
+        streamed = [streamed_item.assemble() for streamed_item in self._streamed]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []

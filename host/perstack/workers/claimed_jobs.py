@@ -126,7 +126,7 @@ class ClaimHandler:
         self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()  # set when a claim was released, or started or stopped waiting for delegates
-        self.soonest: int | None = None
+        self.earliest_due: int | None = None
         """Due time of the first order that was put back, in milliseconds since 1970; None without one."""
 
     def __len__(self) -> int:
@@ -319,7 +319,7 @@ class ClaimHandler:
             outcome_kind, status = await self._run_status(order, outcome.kind)
             decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
         if isinstance(decision, Requeue) and not has_begun:
-            self.soonest = decision.due if self.soonest is None else min(self.soonest, decision.due)
+            self.earliest_due = decision.due if self.earliest_due is None else min(self.earliest_due, decision.due)
         return decision
 
     async def _run_status(self, order: Order, outcome: DriveOutcome) -> tuple[DriveOutcome, RunStatus | None]:

@@ -197,7 +197,7 @@ class _CheckpointActions(OverlayScreen):
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
     def _commands(self, summary: JobSummary | None) -> list[CommandLine]:
-        step, location_options, of_step = self.step, self.over.given, list[CommandLine]()
+        step, location_options, of_step = self.step, self.over.location_options, list[CommandLine]()
         if step is not None:
             latest, asked = step.latest, step.asked
             of_step = of_checkpoint(

@@ -42,7 +42,7 @@ def apply_rules(
         case "allow":
             return decided.model_copy(update={"opens": ruling.opens}) if ruling.opens else decided
         case "deny":
-            problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
+            problem = f"Not run: {ruling.reason_text} denies this call. Do not try to get round it."
             return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _rule_name(ruling)})
         case "ask":
             approval = _covering_approval(chain, standing, decided, policy_call)

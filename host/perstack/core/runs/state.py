@@ -393,16 +393,16 @@ def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
         return _take_over(start, head, base_run)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base_run is None else inheritable(base_run, f"{start.id}-open")
-    said = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
+    sayings = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
-        said = (*said, Saying(start.id, start.query, start.id))
+        sayings = (*sayings, Saying(start.id, start.query, start.id))
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         result_schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
-        sayings=said,
+        sayings=sayings,
         taken_posts={} if base_run is None else base_run.taken_posts,
         context=EMPTY_CONTEXT if base_run is None else inherit_context(base_run, start),
         continued_at_ms=start.timestamp,

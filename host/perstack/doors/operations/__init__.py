@@ -183,7 +183,7 @@ class OfferedOperation(Generic[A]):
 def marks_of(operation: OfferedOperation[AnyArguments]) -> dict[str, Mark | None]:
     """Return the marks of an operation and of each of its arguments; None for one that has none."""
     fields = operation.arguments.model_fields
-    return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
+    return {operation.name: operation.decides, **{name: mark_in(field.metadata) for name, field in fields.items()}}
 
 
 async def perform(
@@ -203,7 +203,7 @@ async def perform(
         now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
             raise Conflict("what the person was shown has changed since, so nothing was done: call again")
-        return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
+        return await arguments.perform(replace(agreed_call, seal="".join(decision.seal for decision in now)))
 
     return await call.confirm(decisions, agreed)
 
