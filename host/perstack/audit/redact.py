@@ -239,7 +239,7 @@ async def redact_event(
     holder, delegate_ids = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
     async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, delegate_ids):
         log = run_logs(storage)
-        readable_log = (await log.readable(ref)).or_raise()
+        readable_log = (await log.read_intact(ref)).or_raise()
         if readable_log.loaded is None or not 0 < seq <= len(readable_log.lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Inspect("log", job_id),))
         line, events = readable_log.lines[seq - 1], [stored.event for stored in readable_log.lines]

@@ -53,7 +53,7 @@ from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 IMAGE_TYPES = COMMON_IMAGE_TYPES  # image types that every vendor accepts
 
-NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
+NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # texts for a query or result without a printing character
 
 BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 

@@ -223,7 +223,7 @@ def _whole_escape(match: re.Match[str]) -> str:
 
 # Arguments of calls.
 
-_PLACEHOLDERS = frozenset(("", "{}", "null", '""'))  # what servers send before the arguments come
+_PLACEHOLDERS = frozenset(("", "{}", "null", '""'))  # texts that servers send before the arguments
 _DECODER = json.JSONDecoder()
 
 

@@ -43,7 +43,9 @@ class ReadableFolder(Protocol):
 class ForeignJob:
     """A Job of another program, converted to the events that the host would have recorded."""
 
-    logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, Sequence[StoredEvent]])  # by Run id
+    logs: Mapping[str, Sequence[StoredEvent]] = field(
+        default_factory=dict[str, Sequence[StoredEvent]]
+    )  # events by the id of the Run
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # images and files of messages, by hex sha256
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])  # this host's ids by the other's ids
 

@@ -58,7 +58,7 @@ def resolved_paths(policy_call: PolicyCall) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in policy_call.paths().values() for name in names))
 
 
-def offers(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
+def offered_rules(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
     """Return the rules that a person may approve instead of this single call; each alone would allow it.
 
     For a program it is the exact command, options included: a pattern would cover calls that nobody was shown.

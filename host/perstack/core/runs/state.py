@@ -115,7 +115,7 @@ RunStatus = Literal[
 ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 """Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
 
-SnapshotDue = Literal["no", "before", "after"]  # before any call runs, or after all running ones
+SnapshotDue = Literal["no", "before", "after"]  # "before" any call runs, or "after" all running calls
 
 
 class Phase(Enum):
@@ -224,7 +224,7 @@ class Run:
     """Ids of the posted texts that it has taken, each with the id of the event that took it."""
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
-    expert_changes: tuple[ExpertChange, ...] = ()  # to its own skills and delegates, oldest first
+    expert_changes: tuple[ExpertChange, ...] = ()  # changes of its own skills and delegates, oldest first
 
     @property
     def expert(self) -> Expert:

@@ -38,8 +38,8 @@ from perstack.tasks.task_decisions import TaskSubject
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
 
-R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
-_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # what the operation shows
+R = TypeVar("R")  # reply of a door: a tool's result, an HTTP response
+_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # record that the operation shows
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class OfferedOperation(Generic[A]):
 
     name: str
     arguments: type[A]
-    effect: Effect  # what it may change, for the hints of its MCP tool
+    effect: Effect  # what the operation may change, for the hints of its MCP tool
     decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None if it is not offered over HTTP

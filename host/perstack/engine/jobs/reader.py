@@ -357,7 +357,7 @@ class JobReader:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
         job, runs = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self.storage, job_id):
-            partial = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
+            partial = await run_logs(self.storage, runs).read_intact(RunRef(job_id, run_id))
             if partial.loaded is not None:
                 runs[run_id] = partial.loaded.state
                 job.update(runs[run_id])

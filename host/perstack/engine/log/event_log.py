@@ -217,7 +217,7 @@ class EventLog(Generic[S, E]):
                 if line.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
-    async def readable(self, ref: RunRef) -> PartialLog[S, E]:
+    async def read_intact(self, ref: RunRef) -> PartialLog[S, E]:
         """Read a log up to the first damage."""
         partial = PartialLog[S, E]()
         try:

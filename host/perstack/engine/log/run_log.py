@@ -173,7 +173,7 @@ def _invalid_event(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str)
 
 
 def _max_events(ref: RunRef, through: str | None) -> int | None:
-    """Return the maximum number of events to read; None for all. The log may be damaged after the checkpoint."""
+    """Return the number of events up to the checkpoint, since the log may be damaged after it; None for all."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
 

@@ -97,7 +97,7 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     rulings, catalogue = run_drive.drive.rulings, run_drive.catalogue
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
-        await rulings.offers(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
+        await rulings.offered_rules(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
         await rulings.changed_file_digest(call),
     )
 

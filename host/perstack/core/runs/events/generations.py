@@ -73,7 +73,7 @@ class StartGeneration(LaterEvent):
     guidance: Annotated[str | None, TEXT] = None
     # reasons why skills, and tools of the provider, are not available, by their names; empty if unchanged
     unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
-    provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
+    provider_settings: JsonObject | None = None  # settings that affect replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
     request_digest: str | None = None  # digest of the whole request; None in earlier logs
     max_tokens: int | None = None  # maximum of the reply by the budget; None if the user's setting is lower
