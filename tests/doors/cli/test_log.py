@@ -255,7 +255,7 @@ def test_a_broken_definition_is_no_hindrance(own_team: Terminal) -> None:
     (own_team.workspace / "perstack.toml").write_text("[experts.lead]\n")
     result = own_team.call("log")
     assert result.code == 0
-    assert "looked for in file:perstack" in result.err
+    assert "searched for in file:perstack" in result.err
     assert own_team.call("log", "--storage", "file:perstack").err == ""
 
 

@@ -151,8 +151,8 @@ class HostOptions:
 
             project = Project()
             if self.storage is None:
-                text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
-                print_err(f"{text}; `perstack validate` says why, --storage names another place")
+                text = f"warning: perstack.toml cannot be used, so Jobs are searched for in {project.storage}"
+                print_err(f"{text}; run `perstack validate` to see why, or name another storage with --storage")
             return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:

@@ -153,7 +153,7 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
     if run_drive.plays_recording or not _is_asked_by_rules(call):
         return None, _Doubts(changes)
     drive, run = run_drive.drive, run_drive.session.run
-    grants = await asyncio.to_thread(drive.setup.grants.readable)
+    grants = await asyncio.to_thread(drive.setup.grants.parsable)
     held, stale = _split_grants(grants, call, tool)
     files = drive.setup.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()
