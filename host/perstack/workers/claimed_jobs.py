@@ -59,12 +59,12 @@ class DispatcherConnection:
             try:
                 result = await work()
             except DispatcherError as error:
-                await asyncio.sleep(self.failed(error))
+                await asyncio.sleep(self.record_failure(error))
             else:
-                self.answered()
+                self.record_answer()
                 return result
 
-    def failed(self, error: DispatcherError) -> float:
+    def record_failure(self, error: DispatcherError) -> float:
         """Record an error; return the seconds to wait before the next call."""
         if not self._pause:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
@@ -73,7 +73,7 @@ class DispatcherConnection:
         self._pause = min(max(self._pause * 2, _MIN_RETRY_S), _MAX_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         if self._pause:
             self._pause = 0.0
             self._report(

@@ -238,7 +238,7 @@ class Worker:
         try:
             await seat.__aexit__(None, None, None)
         except DispatcherError as error:
-            self._connection.failed(error)
+            self._connection.record_failure(error)
 
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
@@ -251,9 +251,9 @@ class Worker:
             try:
                 claim = await self._next_claim(seat)
             except DispatcherError as error:
-                await self._unless_leaving(asyncio.sleep(self._connection.failed(error)))
+                await self._unless_leaving(asyncio.sleep(self._connection.record_failure(error)))
                 continue
-            self._connection.answered()
+            self._connection.record_answer()
             if claim is None:
                 await self._unless_leaving(self._wait_for_order(seat))
                 continue
@@ -312,7 +312,7 @@ class Worker:
         try:
             await seat.wait(seconds)
         except DispatcherError as error:
-            await asyncio.sleep(self._connection.failed(error))
+            await asyncio.sleep(self._connection.record_failure(error))
 
     async def _worker_names(self) -> frozenset[str]:
         return frozenset(worker.name for worker in await self._dispatcher.workers())
@@ -343,11 +343,11 @@ class Worker:
                 async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                     lost = await seat.beat()
             except DispatcherError as error:
-                self._connection.failed(error)
+                self._connection.record_failure(error)
             except TimeoutError:
-                self._connection.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
+                self._connection.record_failure(DispatcherError(f"{self._dispatcher.location} does not answer"))
             else:
-                self._connection.answered()
+                self._connection.record_answer()
                 self.health.record_heartbeat()
                 for claim_id in lost:
                     self._claims.lose(claim_id)

@@ -184,7 +184,7 @@ class _Handlers:
         return await _complete(await self._state(context), params)
 
     async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
-        self._workspaces.greeted(context)
+        self._workspaces.register(context)
 
     async def on_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._workspaces.cancel_call(call_key(context, params.request_id))

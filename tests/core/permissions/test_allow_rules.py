@@ -401,12 +401,12 @@ def test_what_is_offered_covers_this_call_and_none_with_a_word_more(
 def test_an_offer_names_the_options_that_were_used() -> None:
     call = run("git push --dry-run origin 'a b'")
     assert offered_rules([rules(ask=("exec",))], call) == ("exec(git push --dry-run origin 'a b')",)
-    assert offers([rules(ask=("exec",))], run("ls", cwd="sub")) == ()
-    assert offers([rules(ask=("exec",))], run("ls", env={"PATH": "."})) == ()
-    assert offers([rules(ask=("write(docs/**)",))], file_call("writeTextFile", "docs/a")) == ("write(docs/**)",)
+    assert offered_rules([rules(ask=("exec",))], run("ls", cwd="sub")) == ()
+    assert offered_rules([rules(ask=("exec",))], run("ls", env={"PATH": "."})) == ()
+    assert offered_rules([rules(ask=("write(docs/**)",))], file_call("writeTextFile", "docs/a")) == ("write(docs/**)",)
     server = PolicyCall(tool="create_issue", skill="github")
-    assert offers([rules(ask=("create_*",))], server) == ()
-    assert offers([rules(ask=("github/create_*",))], server) == ("github/create_*",)
+    assert offered_rules([rules(ask=("create_*",))], server) == ()
+    assert offered_rules([rules(ask=("github/create_*",))], server) == ("github/create_*",)
 
 
 @given(st.text(max_size=80))

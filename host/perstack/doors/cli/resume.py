@@ -225,7 +225,7 @@ def resume_command(
                 on_event=lines.on_event,
                 on_fact=lines.on_fact,
             )
-            return await lines.approved(host, series)
+            return await lines.ask_open_questions(host, series)
         of_series = (max_iterations, target, total_cost, total_tokens)
         if any(value is not None for value in of_series) or definition != "started":
             raise UsageError(
