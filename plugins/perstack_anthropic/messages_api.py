@@ -509,7 +509,7 @@ class MessagesDecoder:
                 _FINISH_REASONS,
                 reply.contents,
                 has_mark=self._has_mark,
-                missing_end="there was no message_stop",
+                missing="there was no message_stop",
             )
         return Generation(reply, self._usage(), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply))
 

@@ -224,11 +224,7 @@ class GeminiDecoder:
                     collector.part(part)
         reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
         check_end(
-            ending.finish_reason,
-            _FINISH_REASONS,
-            reply.contents,
-            has_mark=True,
-            missing_end="there was no finishReason",
+            ending.finish_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no finishReason"
         )
         reason = _FINISH_REASONS.get(ending.finish_reason, "other")
         return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))

@@ -387,7 +387,7 @@ class ChatDecoder:
             _FINISH_REASONS,
             parts,
             has_mark=has_mark,
-            missing_end=f"there was neither a finish_reason nor {END_MARK}",
+            missing=f"there was neither a finish_reason nor {END_MARK}",
         )
         return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
 

@@ -418,7 +418,7 @@ class ResponsesDecoder:
         items = self._items(response.output or [])
         reply = ExpertMessage(contents=tuple(part for item in items for part in _reply_parts(item, self._vendor)))
         if self._response is None:
-            check_end("", (), reply.contents, has_mark=self._has_mark, missing_end="there was no response.completed")
+            check_end("", (), reply.contents, has_mark=self._has_mark, missing="there was no response.completed")
         self._show_rest(reply)
         return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 

@@ -102,7 +102,6 @@ def sizes_of(db: sqlite3.Connection | None, space: str) -> dict[str, JobSize]:
         for query in queries:
             add(kind, query, (space,))
     add("logs", _LOG_SIZE_QUERY, (_KEYS_PER_RUN, _KEYS_PER_RUN, space))
-    # an index entry may have no Job: `lost_jobs` lists it
     keys = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_IN_SPACE}", (space,))}  # noqa: S608
     return {key: JobSize(**job_sizes) for key, job_sizes in sizes.items() if key in keys}
 

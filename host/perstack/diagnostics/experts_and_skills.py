@@ -107,7 +107,7 @@ class Experts:
 
         return await diagnosis(self._source.setup)
 
-    async def prompt_preview(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
+    async def sent(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
         """Return what the Expert's model would be sent before the query. Its skills are opened and closed."""
         from perstack.diagnostics.prompt_preview import preview_prompt
 

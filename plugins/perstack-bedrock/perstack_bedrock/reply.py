@@ -234,9 +234,7 @@ class ConverseDecoder:
         reply = ExpertMessage(
             contents=tuple(part for block in self._blocks if (part := _reply_part(block)) is not None)
         )
-        check_end(
-            self._stop_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing_end="there was no messageStop"
-        )
+        check_end(self._stop_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no messageStop")
         return Generation(
             reply, _usage(self._counts), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
         )

@@ -61,7 +61,7 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
 
     Its skills are started and stopped for this. No tokens are used.
     """
-    preview = run_with(options.open_host(), lambda host: host.experts.prompt_preview(expert, as_delegate=as_delegate))
+    preview = run_with(options.open_host(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
         write_json_line(json.dumps(_as_json(expert, preview, as_delegate=as_delegate), ensure_ascii=False).encode())
         return

@@ -17,7 +17,7 @@ from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.start import TooNew, upgrade
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, read_intact_lines, run_ids
+from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, read_intact, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
@@ -59,7 +59,7 @@ class RunLogFormat:
         from perstack.core.runs.redacted_events import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
-            self._redactions[ref] = redactions_in(ref, (await read_intact_lines(self._storage, ref))[0])
+            self._redactions[ref] = redactions_in(ref, (await read_intact(self._storage, ref))[0])
         try:
             return stand_in(remains, sealed.digest, seq, self._redactions[ref])
         except UnverifiedRedaction as error:

@@ -220,9 +220,8 @@ class RunLoop:
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
         """Check a result against its schema, and a Coordinator's also by the function that the Host was given."""
-        text, result = command.text, None
-        if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD:
-            result = check_result(text, command.schema, QUICK_STEPS)
+        text, is_short = command.text, len(command.text) <= _MAX_CHARACTERS_OUTSIDE_THREAD
+        result = check_result(text, command.schema, QUICK_STEPS) if is_short else None
         if result is None:  # too long, or not checked within `QUICK_STEPS`
             result = await asyncio.to_thread(check_result, text, command.schema)
         check_by_host = self._drive.setup.check_result if run.is_coordinator else None
@@ -275,7 +274,7 @@ class RunLoop:
         await session.write_checkpoint()
 
     def _record_interrupt(self, session: RunSession) -> None:
+        """Record an interrupt. If this worker is leaving, queue the root Run again, for another worker."""
         session.record_all(interrupt_events(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (queue_fields := self._drive.requeue(session.run)) is not None:
-            # this worker is leaving: another one continues the Job
             session.add(QueueRun(**session.stamp(), **queue_fields))
