@@ -154,7 +154,7 @@ class DispatcherQueue:
 
         return request
 
-    async def submit_order(self, summary: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Order the Job if its status is `queued`, and return `summary`."""
         if summary.status == "queued":
             await self._order(summary)

@@ -31,7 +31,7 @@ class JobQueue(Protocol):
         """Return the function that decides whether a continued Job is queued for a worker, and how."""
         ...
 
-    async def submit_order(self, summary: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Submit the order of a Job that is queued, and return the summary."""
         ...
 

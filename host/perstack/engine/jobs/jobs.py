@@ -226,7 +226,7 @@ class Jobs(JobReader):
 
         queue = self.queue.requests(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
-        return results.read(await self.queue.submit_order(summary))
+        return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -298,7 +298,7 @@ class Jobs(JobReader):
 
         queue = None if drive else self.queue.requests(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
-        return results.read(summary if queue is None else await self.queue.submit_order(summary))
+        return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
