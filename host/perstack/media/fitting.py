@@ -72,7 +72,7 @@ def _changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) ->
 class _KnownMedia:
     """Facts about the images and documents that one model was sent, so that no step examines them again."""
 
-    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
+    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # facts of blobs, by their sha256
     fitted: History = field(default_factory=History)  # the latest messages whose media fit
 
     def are_fitted(self, messages: History) -> bool:

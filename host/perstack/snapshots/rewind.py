@@ -340,7 +340,7 @@ class Rewinder:
         async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
             job = await load_job(self._storage, rewound.job_id)
             ref = RunRef(rewound.job_id, rewound.run_id)
-            lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
+            lines = (await run_logs(self._storage).read_intact(ref)).or_raise().lines
             if any(isinstance(line.event, FinishRewind) and line.event.start == rewound.start for line in lines):
                 return
             async with self._audit.anchored(job):

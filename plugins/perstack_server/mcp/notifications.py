@@ -151,15 +151,15 @@ async def send_lists_changed(session: ServerSession) -> None:
     await session.send_resource_list_changed()
 
 
-async def _await_each(telling: Iterable[Coroutine[object, object, None]]) -> None:
+async def _await_each(notifications: Iterable[Coroutine[object, object, None]]) -> None:
     """Await all notifications, each with a timeout: a client that does not read delays no other."""
 
-    async def in_time(one: Coroutine[object, object, None]) -> None:
+    async def in_time(notification: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTIFY_TIMEOUT_S):
-                await one
+                await notification
 
-    await asyncio.gather(*(in_time(one) for one in tuple(telling)))
+    await asyncio.gather(*(in_time(notification) for notification in tuple(notifications)))
 
 
 # URIs of resources.

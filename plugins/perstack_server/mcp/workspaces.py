@@ -153,7 +153,7 @@ class Workspaces:
                 await self._update_roots(client, context)
             return client.state or self.home
 
-    def greeted(self, context: Context) -> None:
+    def register(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
         if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ClientProject):
             self._home.clients.add(context)

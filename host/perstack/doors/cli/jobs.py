@@ -220,10 +220,10 @@ def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, 
         see = "see them with --dry-run or `perstack jobs`"
         agree_to_delete(jobs, "Job", see, lambda listed: _show_jobs(Screen.of_stdout(), listed))
 
-    async def removed(host: Host) -> dict[str, str | None]:
+    async def delete_all(host: Host) -> dict[str, str | None]:
         return {job_id: error async for job_id, error in host.jobs.delete_each(summary.id for summary in jobs)}
 
-    report_deleted(options.change(removed), "Job", had_any=bool(jobs), as_json=as_json)
+    report_deleted(options.change(delete_all), "Job", had_any=bool(jobs), as_json=as_json)
 
 
 # perstack prune

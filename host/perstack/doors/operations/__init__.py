@@ -39,8 +39,8 @@ from perstack.tasks.task_decisions import TaskSubject
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
 
-R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
-_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # what the operation shows
+R = TypeVar("R")  # reply of a door: a tool's result, an HTTP response
+_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # record that the operation shows
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class OfferedOperation(Generic[A]):
 
     name: str
     arguments: type[A]
-    effect: Effect  # what it may change, for the hints of its MCP tool
+    effect: Effect  # what the operation may change, for the hints of its MCP tool
     decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None if it is not offered over HTTP
@@ -184,7 +184,7 @@ class OfferedOperation(Generic[A]):
 def marks_of(operation: OfferedOperation[AnyArguments]) -> dict[str, Mark | None]:
     """Return the marks of an operation and of each of its arguments; None for one that has none."""
     fields = operation.arguments.model_fields
-    return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
+    return {operation.name: operation.decides, **{name: mark_in(field.metadata) for name, field in fields.items()}}
 
 
 async def perform(
@@ -204,7 +204,7 @@ async def perform(
         now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
             raise Conflict("what the person was shown has changed since, so nothing was done: call again")
-        return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
+        return await arguments.perform(replace(agreed_call, seal="".join(decision.seal for decision in now)))
 
     return await call.confirm(decisions, agreed)
 

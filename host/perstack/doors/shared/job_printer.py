@@ -262,7 +262,7 @@ class JobPrinter:
         if self._live.is_delegate(event.run_id):
             self._print_rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
         else:
-            if (activity is None or event.text != activity.said) and event.text.strip():
+            if (activity is None or event.text != activity.last_text) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
             self.finished_job_id = event.job_id
         self._print_rows(lines[1:])

@@ -84,7 +84,7 @@ def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None
     from perstack.core.permissions.policy_calls import PolicyCall
 
     ruling = decide_offer(rules, PolicyCall(tool.name, PROVIDER, shown=tool.alias))
-    return None if ruling.decision == "allow" else ruling.said
+    return None if ruling.decision == "allow" else ruling.reason_text
 
 
 def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:

@@ -40,7 +40,7 @@ class StopFlags:
     """Requests to stop the drive of a Job, or of a Run apart from its Job."""
 
     requested: bool = False  # a person or another process stops the Job
-    after_step: bool = False  # each Run stops, as interrupted, before its next step
+    after_step: bool = False  # True: each Run stops before its next step, as interrupted
 
 
 def _ignore(waits: bool) -> None:

@@ -388,7 +388,7 @@ async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | 
 async def _call_masked(
     tool: OfferedTool, skill: SkillSession, tool_call: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
-    from perstack.engine.plugins.secret_vault import MaskedCall  # only for Runs that mask
+    from perstack.engine.plugins.secret_vault import MaskedCall  # imported late: few Runs mask secrets
 
     try:
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
