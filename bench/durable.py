@@ -33,8 +33,8 @@ from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import Subject
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.engine.context.job_limit import job_slots
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest

@@ -271,8 +271,23 @@ def _camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
 
 
+def is_path_to_nothing(name: str) -> bool:
+    """Return True for a dotted name that begins with a package of the host and leads to no module or name in it."""
+    place = ROOT / "host" / "perstack"
+    parts = name.removesuffix("()").removeprefix("perstack.").split(".")
+    if not (place / parts[0] / "__init__.py").exists():
+        return False
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    if parts and (place / f"{parts[0]}.py").exists():
+        place /= f"{parts.pop(0)}.py"
+    else:
+        place /= "__init__.py"
+    return any(re.search(rf"\b{part}\b", place.read_text()) is None for part in parts)
+
+
 def stale_names() -> list[str]:
-    """Return each name in backticks, and each `Raises X`, that exists nowhere."""
+    """Return each name in backticks, and each `Raises X`, that exists nowhere, or not where its path leads."""
     known = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names, *FOREIGN}
     for path in production_files():
         known |= definitions_of(path)
@@ -286,7 +301,8 @@ def stale_names() -> list[str]:
             names += [name for group in raised for name in group if name]
             for name in dict.fromkeys(names):
                 parts = name.removesuffix("()").split(".")
-                if name not in own and any(part not in own for part in parts) and not is_importable(name):
+                is_unknown = name not in own and any(part not in own for part in parts) and not is_importable(name)
+                if is_unknown or is_path_to_nothing(name):
                     found.append(f"{place(path, line)}: {name}")
     return found
 

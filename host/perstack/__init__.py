@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import ParsedJob as ParsedJob
     from perstack.core.runs.events import Event as Event
     from perstack.engine.log.run_session import OnEvent as OnEvent
-    from perstack.engine.runs.inputs import Attachable as Attachable
+    from perstack.engine.runs.input_protocols import Attachable as Attachable
     from perstack.errors import CannotServe as CannotServe
     from perstack.errors import Conflict as Conflict
     from perstack.errors import Damaged as Damaged
@@ -71,7 +71,7 @@ _HOMES = {
     "perstack.core.jobs.summary": "JobSummary ParsedJob",
     "perstack.streams.job_stream": "JobStream",
     "perstack.engine.log.run_session": "OnEvent",
-    "perstack.engine.runs.inputs": "Attachable",
+    "perstack.engine.runs.input_protocols": "Attachable",
     "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NeedsPerson"
     " NotAgreed NotAllowed NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
     "perstack.host": "Host run run_sync",

@@ -21,7 +21,7 @@ from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import DefinitionError, NotAgreed, Problem, SkillError, UsageError
 from perstack.ports.parts import Parts
-from perstack.toml_reader.definition_file import SCHEDULES, DefinitionFile, LoadedProject
+from perstack.toml_reader.definition_with_includes import SCHEDULES, DefinitionFile, LoadedProject
 from perstack.toml_reader.experts import AGENT_SKILLS, Draft
 from perstack.toml_reader.source import NotRead, Reporter, Source, parse_toml
 from perstack.toml_reader.tables import SEPARATE_TABLES, read_table

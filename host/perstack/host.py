@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from perstack.core.runs.start import CallerFields
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.runs.inputs import Attachable
+    from perstack.engine.runs.input_protocols import Attachable
     from perstack.iterations.iterations import Iterations
     from perstack.oversight.inbox import InboxItem
     from perstack.ports.dispatcher import Dispatcher

@@ -143,9 +143,9 @@ class Decide:
     """Do what a program may not, as a person: all of what was refused."""
 
     act: Act
-    id: str  # of the Job, the task, or the question that is answered
+    id: str  # id of the Job, the task, or the question to answer
     value: str = ""  # the answer, the Expert that continues, or the checkpoint of a rewind
-    options: tuple[tuple[str, str], ...] = ()  # by name, in order; a name may be there several times
+    options: tuple[tuple[str, str], ...] = ()  # names and values in order; a name may occur several times
 
 
 NextStep: TypeAlias = (

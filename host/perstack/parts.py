@@ -11,18 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.engine.context.protection import RUN_FILES, RunFiles
-from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
-from perstack.engine.jobs.queueing import QUEUEING, Queueing
-from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
+from perstack.engine.jobs.job_queue_protocol import JOB_QUEUE, JobQueue
+from perstack.engine.jobs.queueing_protocol import QUEUEING, Queueing
+from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
-from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.log.snapshot_protocol import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
 from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
 from perstack.engine.plugins.providers_and_prices import PACING, OnWait, Turns
 from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock
-from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
-from perstack.engine.runs.playback import PLAYBACK, Playback
-from perstack.engine.runs.remote import REMOTE, RemoteDelegation
+from perstack.engine.runs.input_protocols import (
+    ATTACHMENTS,
+    MEDIA,
+    TEXT_INBOX,
+    Attachable,
+    Media,
+    StoreAttachments,
+    TextInbox,
+)
+from perstack.engine.runs.playback_protocol import PLAYBACK, Playback
+from perstack.engine.runs.remote_delegates_protocol import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
@@ -117,7 +125,7 @@ def _waiting_commands() -> Callable[[Storage], Awaitable[tuple[tuple[str, ...], 
 
 
 def _job_queue() -> Callable[[SetupSource, JobReader, JobRunner], JobQueue]:
-    from perstack.workers.queue import DispatcherQueue
+    from perstack.workers.dispatcher_queue import DispatcherQueue
 
     return DispatcherQueue
 

@@ -14,7 +14,7 @@ from perstack.errors import UsageError
 
 if TYPE_CHECKING:
     from perstack.host import Host
-    from perstack.toml_reader.definition_file import LoadedProject
+    from perstack.toml_reader.definition_with_includes import LoadedProject
 
 
 @click.command("acp", cls=GroupedCommand)

@@ -19,7 +19,7 @@ from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.clock import new_ids
 from perstack.system.user import this_user
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack.toolkit.context import Blob
 
 # maximum open sessions; the least recently used are dropped, since editors close none, and can be loaded again

@@ -96,9 +96,9 @@ _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-
 
 _CLAUDE_FROM_4_5 = re.compile(r"claude-[a-z]+-(4-[5-9]|[5-9])(?!\d)")
 
-_CACHED = b',"cache_control":{"type":"ephemeral"}'
+_CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
 _CONTINUE = b',{"role":"user","content":[{"type":"text","text":"%s"}]}' % CONTINUE.encode()
-_UNMARKED = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
+_NEVER_MARKED = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
 
 _SERVER_TOOLS = {"webSearch": ("web_search", "web_search_20250305"), "webFetch": ("web_fetch", "web_fetch_20250910")}
 """Name and type at the API of each server tool. Source: Claude API, «Server tools», «Web search tool»,
@@ -106,8 +106,8 @@ _SERVER_TOOLS = {"webSearch": ("web_search", "web_search_20250305"), "webFetch":
 
 These versions of the tools need no code execution.
 """
-_NAMES = {name: tool for tool, (name, _) in _SERVER_TOOLS.items()}
-_RESULT = "_tool_result"  # suffix of the type of a block with a server tool's result
+_TOOL_NAMES = {name: tool for tool, (name, _) in _SERVER_TOOLS.items()}
+_RESULT_SUFFIX = "_tool_result"  # suffix of the type of a block with a server tool's result
 
 
 def encode(
@@ -125,11 +125,11 @@ def encode(
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
     head = request_prefix(
-        request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)}, REQUIRED
+        request, VENDOR, (settings, opening), lambda: {**opening, **_request_fields(request, settings)}, REQUIRED
     )
     continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    end = _add_cache_mark if "cache_control" not in names_in(request.adaptations, "field") else _unchanged
-    return request_body(head, (*turns.parts(end), *continuation))
+    finish_blocks = _unchanged if "cache_control" in names_in(request.adaptations, "field") else _add_cache_mark
+    return request_body(head, (*turns.parts(finish_blocks), *continuation))
 
 
 def _unchanged(blocks: list[bytes]) -> list[bytes]:
@@ -137,11 +137,11 @@ def _unchanged(blocks: list[bytes]) -> list[bytes]:
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
-    """Return the Run's turns encoded so far."""
+    """Return the encoder of the Run's turns, with the turns that it has encoded before."""
     names, tools = offered_names(request), tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _blocks(message, blobs, tools, names)
+        return _message_blocks(message, blobs, tools, names)
 
     return message_encoder(request, (VENDOR, names, tools.key), TurnEncoder, lambda: write)
 
@@ -159,12 +159,12 @@ def request_limits(request: GenerationRequest, settings: AnthropicSettings) -> t
 
 
 def complete_generation(generation: Generation, request: GenerationRequest, settings: AnthropicSettings) -> Generation:
-    """Return a decoded reply, completed from its request: names of arguments, signer of thinking, limit."""
+    """Add to a decoded reply what only its request knows: original argument names, signer of thinking, token limit."""
     generation = tools_of(request).restored(signed_by(generation, request.model))
     return replace(generation, max_tokens=request_limits(request, settings)[0])
 
 
-def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
+def _request_fields(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
     max_tokens, thinking = request_limits(request, settings)
     head: JsonObject = {"max_tokens": max_tokens, **thinking}
     temperature = temperature_of(request, settings)
@@ -194,9 +194,10 @@ def takes_schemas(model: str) -> bool:
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
-    if blocks[-1].startswith(_UNMARKED):  # the last block of a paused reply, where the API refuses a mark
+    """Mark the last block, up to which the API caches the request. A conversation has at least one block."""
+    if blocks[-1].startswith(_NEVER_MARKED):  # the last block of a paused reply, where the API refuses a mark
         return blocks
-    return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
+    return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHE_MARK + b"}"]
 
 
 def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
@@ -220,9 +221,10 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
 
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
-    """Return the temperature; None if none is set for a model without a token budget: it rejects others."""
-    has_budget = _takes_token_budget(request.model, settings)
-    return request.temperature_over(settings.temperature) if has_budget else settings.temperature
+    """Return the temperature to send. Models without a token budget reject most: they get only what the user set."""
+    if _takes_token_budget(request.model, settings):
+        return request.temperature_over(settings.temperature)
+    return settings.temperature
 
 
 def _takes_token_budget(model: str, settings: AnthropicSettings) -> bool:
@@ -248,7 +250,7 @@ def _server_tool(tool: OfferedProviderTool) -> JsonObject:
     return {"type": kind, "name": name, **options}
 
 
-def _blocks(
+def _message_blocks(
     message: Message, blobs: Mapping[str, bytes], tools: WireTools, offered: frozenset[str]
 ) -> list[JsonObject]:
     match message:
@@ -258,12 +260,14 @@ def _blocks(
             return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
-            return _trimmed([block for part in message.contents for block in _reply_blocks(part, tools, names)])
+            return _without_trailing_blanks(
+                [block for part in message.contents for block in _reply_blocks(part, tools, names)]
+            )
         case _:
             assert_never(message)
 
 
-def _trimmed(blocks: list[JsonObject]) -> list[JsonObject]:
+def _without_trailing_blanks(blocks: list[JsonObject]) -> list[JsonObject]:
     """Return a reply's blocks without trailing blanks, which the API refuses at the end of a conversation."""
     last = blocks[-1] if blocks else None
     text = None if last is None or last["type"] != "text" else last["text"]
@@ -407,7 +411,7 @@ class _MessageStreamEvent(_WireMessage):
     delta: _BlockDelta | None = None
 
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "toolCalls",
@@ -435,7 +439,7 @@ class _Block:
         return joined if whole is None or is_object(joined) else arguments_text(whole)
 
     def takes(self, delta: _BlockDelta) -> bool:
-        """Return whether the delta is of this block's kind. A block of unknown kind takes any delta."""
+        """Return whether a delta of this kind extends this block. A block of an unknown kind takes any delta."""
         if delta.text:
             return self.start.type not in ("thinking", "redacted_thinking", "tool_use")
         if delta.thinking or delta.signature:
@@ -456,32 +460,31 @@ class MessagesDecoder:
         self._message: _WireMessage | None = None  # the start event, which may have the whole content
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
-        self._has_mark = self._has_stop = False
+        self._has_mark = False  # True once the stream's end mark, `message_stop`, or a whole message has arrived
+        self._has_stop = False  # True once `message_stop` has arrived
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        message_stream_event = read_event(_MessageStreamEvent, data, "the Messages API")
-        self._count(message_stream_event.usage)
-        self._stop_reason = message_stream_event.stop_reason or self._stop_reason
-        match message_stream_event.type:
+        stream_event = read_event(_MessageStreamEvent, data, "the Messages API")
+        self._add_usage(stream_event.usage)
+        self._stop_reason = stream_event.stop_reason or self._stop_reason
+        match stream_event.type:
             case "message_start":
-                self._begin(message_stream_event.message or _WireMessage())
+                self._begin_message(stream_event.message or _WireMessage())
             case "message":
-                self._begin(message_stream_event)
+                self._begin_message(stream_event)
                 self._has_mark = True
             case "content_block_start":
-                self._start(message_stream_event.index, message_stream_event.content_block or _ContentBlock())
+                self._start_block(stream_event.index, stream_event.content_block or _ContentBlock())
             case "content_block_delta":
-                self._grow(message_stream_event.index, message_stream_event.delta or _BlockDelta())
+                self._extend_block(stream_event.index, stream_event.delta or _BlockDelta())
             case "content_block_stop":
                 self._end_text()
             case "message_delta":
-                self._stop_reason = (
-                    message_stream_event.delta.stop_reason if message_stream_event.delta else ""
-                ) or self._stop_reason
+                self._stop_reason = (stream_event.delta or _BlockDelta()).stop_reason or self._stop_reason
             case "message_stop":
                 self._has_mark = self._has_stop = True
             case _:
@@ -494,24 +497,28 @@ class MessagesDecoder:
         """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
         if self._message is not None and not self._blocks:
             for index, block in enumerate(self._message.content or ()):
-                self._start(index, block)
+                self._start_block(index, block)
         self._end_text()
         indexes = [block.index for block in self._blocks]
         if len(set(indexes)) == len(indexes):
             self._blocks.sort(key=lambda block: block.index)
-        reply = ExpertMessage(contents=_parts(self._blocks))
+        reply = ExpertMessage(contents=_reply_parts(self._blocks))
         if self._stop_reason or not self._has_stop:
             check_end(
-                self._stop_reason, _FINISH, reply.contents, has_mark=self._has_mark, wanted="there was no message_stop"
+                self._stop_reason,
+                _FINISH_REASONS,
+                reply.contents,
+                has_mark=self._has_mark,
+                missing="there was no message_stop",
             )
-        return Generation(reply, self._usage(), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
+        return Generation(reply, self._usage(), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply))
 
-    def _begin(self, message: _WireMessage) -> None:
-        self._count(message.usage)
+    def _begin_message(self, message: _WireMessage) -> None:
+        self._add_usage(message.usage)
         self._stop_reason = message.stop_reason or self._stop_reason
         self._message = message
 
-    def _start(self, index: int | None, content_block: _ContentBlock) -> _Block:
+    def _start_block(self, index: int | None, content_block: _ContentBlock) -> _Block:
         self._end_text()
         block = _Block(len(self._blocks) if index is None else index, content_block, self._on_delta)
         self._blocks.append(block)
@@ -519,7 +526,7 @@ class MessagesDecoder:
         block.signature.append(content_block.signature)
         return block
 
-    def _grow(self, index: int | None, delta: _BlockDelta) -> None:
+    def _extend_block(self, index: int | None, delta: _BlockDelta) -> None:
         block = self._block_of(index, delta)
         block.text.add(delta.text or delta.thinking)
         block.signature.append(delta.signature)
@@ -533,13 +540,13 @@ class MessagesDecoder:
                 return block
         if delta.partial_json:
             raise bad_response(f"there is a delta of block {index}, which has no start", retryable=True)
-        return self._start(index, _ContentBlock(type="text" if delta.text else "thinking"))
+        return self._start_block(index, _ContentBlock(type="text" if delta.text else "thinking"))
 
     def _end_text(self) -> None:
         if self._blocks:
             self._blocks[-1].text.end()
 
-    def _count(self, message_usage: _MessageUsage | None) -> None:
+    def _add_usage(self, message_usage: _MessageUsage | None) -> None:
         if message_usage is not None:
             highest(self._counts, message_usage.model_dump())
 
@@ -556,36 +563,38 @@ class MessagesDecoder:
         return usage.model_copy(update={"provider_tools": uses}) if uses else usage
 
 
-def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
+def _reply_parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
     collector = ProviderToolBlocks(VENDOR)
     for block in blocks:
         content_block = block.start
         if content_block.type == "server_tool_use":
-            raw = _raw(block)
-            name, args = _NAMES.get(content_block.name, content_block.name), raw.get("input")
+            raw = _raw_block(block)
+            name, args = _TOOL_NAMES.get(content_block.name, content_block.name), raw.get("input")
             collector.use(content_block.id, name, args if isinstance(args, dict) else {}, raw)
-        elif content_block.type.endswith(_RESULT):
-            name = content_block.type.removesuffix(_RESULT)
+        elif content_block.type.endswith(_RESULT_SUFFIX):
+            name = content_block.type.removesuffix(_RESULT_SUFFIX)
             is_error = isinstance(content_block.content, dict) and "error_code" in content_block.content
-            lines = _lines_of(content_block.content)
-            collector.result(content_block.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
-        elif (part := _part(block)) is not None:
+            lines = _result_lines(content_block.content)
+            collector.result(
+                content_block.tool_use_id, _TOOL_NAMES.get(name, name), lines, _raw_block(block), is_error=is_error
+            )
+        elif (part := _reply_part(block)) is not None:
             collector.part(part)
     return collector.parts()
 
 
-def _raw(block: _Block) -> JsonObject:
-    """Return a block unchanged, with the input of a tool use, which arrives in pieces after it."""
+def _raw_block(block: _Block) -> JsonObject:
+    """Return a block as it was sent. The input of a tool use, which arrives in pieces after the block, is put in."""
     raw: JsonObject = whole_json(block.start.model_dump(exclude_unset=True))
     if block.json:
         raw["input"], _ = read_arguments(block.arguments)
     return raw
 
 
-def _lines_of(result: JsonValue) -> Iterable[str]:
+def _result_lines(result: JsonValue) -> Iterable[str]:
     """Return the titles and addresses in a result, and the text of a page; or the code of an error."""
     if isinstance(result, list):
-        return [line for item in result for line in _lines_of(item)] or ["nothing found"]
+        return [line for item in result for line in _result_lines(item)] or ["nothing found"]
     if not isinstance(result, dict):
         return []
     if "error_code" in result:
@@ -598,7 +607,7 @@ def _lines_of(result: JsonValue) -> Iterable[str]:
     return [" ".join(str(title) for title in titles if title), *([text] if isinstance(text, str) else [])]
 
 
-def _part(block: _Block) -> ReplyPart | None:
+def _reply_part(block: _Block) -> ReplyPart | None:
     text, signature = block.text.text, "".join(block.signature)
     match block.start.type:
         case "text":

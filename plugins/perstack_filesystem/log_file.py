@@ -17,7 +17,7 @@ from perstack.support.storage import head_after, stale_writer
 from perstack.system.files import sync_data
 from perstack_filesystem.directories import explain, write_all
 
-# Which records a log file holds, and where its valid part ends. A log consists of lines sealed by `core.chain`.
+# Which records a log file holds, and where its valid part ends. A log consists of lines sealed by `core.base.chain`.
 # Incomplete data is read by these rules:
 #
 # - Bytes after the last newline that are not a whole record are a torn tail: a write cut short by a crash (or the NUL

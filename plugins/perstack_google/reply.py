@@ -136,7 +136,7 @@ class _GenerateContentResponse(Wire):
     feedback: _Feedback | None = Field(default=None, alias="promptFeedback")
 
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
@@ -223,8 +223,10 @@ class GeminiDecoder:
                 for part in _to_parts(piece, texts.end()):
                     collector.part(part)
         reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
-        check_end(ending.finish_reason, _FINISH, reply.contents, has_mark=True, wanted="there was no finishReason")
-        reason = _FINISH.get(ending.finish_reason, "other")
+        check_end(
+            ending.finish_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no finishReason"
+        )
+        reason = _FINISH_REASONS.get(ending.finish_reason, "other")
         return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
 
     def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:

@@ -68,16 +68,16 @@ class GoogleSettings(EndpointSettings):
 _LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 
 _WITHOUT_THINKING = re.compile(r"gemini-(1|2\.0)|gemma")
-_COUNTS_TOKENS = re.compile(r"gemini-2")
+_TAKES_TOKEN_BUDGET = re.compile(r"gemini-2")
 _GEMINI_3_PRO = re.compile(r"gemini-3-pro")
 
-_RANGES = ((re.compile(r"pro"), 128, 32_768), (re.compile(r"lite"), 512, 24_576), (re.compile(r""), 1, 24_576))
+_BUDGET_RANGES = ((re.compile(r"pro"), 128, 32_768), (re.compile(r"lite"), 512, 24_576), (re.compile(r""), 1, 24_576))
 """Minimum and maximum thinking tokens of each family with token budgets. Only `pro` cannot turn thinking off."""
 
 
 def signs_calls(model: str) -> bool:
     """Return whether the model rejects its calls without a signature, and accepts files inside tool results."""
-    return not (_WITHOUT_THINKING.search(model) or _COUNTS_TOKENS.search(model))
+    return not (_WITHOUT_THINKING.search(model) or _TAKES_TOKEN_BUDGET.search(model))
 
 
 def takes_schemas(model: str, *, has_tools: bool) -> bool:
@@ -92,16 +92,18 @@ def thinking_config(model: str, budget: ReasoningBudget | None, settings: Google
     """Return `thinkingConfig`; None to omit it."""
     if budget is None or (settings.thinking is None and _WITHOUT_THINKING.search(model)):
         return None
-    counts = settings.thinking == "budget" if settings.thinking else _COUNTS_TOKENS.search(model) is not None
-    if counts:
-        tokens = _tokens(model, budget)
+    takes_tokens = settings.thinking == "budget" if settings.thinking else _TAKES_TOKEN_BUDGET.search(model) is not None
+    if takes_tokens:
+        tokens = _budget_tokens(model, budget)
         return {"thinkingBudget": tokens, "includeThoughts": tokens > 0}
     return {"thinkingLevel": _level(model, budget), "includeThoughts": budget not in ("none", 0)}
 
 
-def _tokens(model: str, budget: ReasoningBudget) -> int:
+def _budget_tokens(model: str, budget: ReasoningBudget) -> int:
     tokens = budget if isinstance(budget, int) else BUDGET_TOKENS[budget]
-    family, min_tokens, max_tokens = next(family_range for family_range in _RANGES if family_range[0].search(model))
+    family, min_tokens, max_tokens = next(
+        family_range for family_range in _BUDGET_RANGES if family_range[0].search(model)
+    )
     if tokens <= 0 and family.pattern != "pro":
         return 0
     return max(min_tokens, min(tokens, max_tokens))
@@ -146,7 +148,7 @@ def encode(
     """
     contents = contents_of(request, with_ids=with_ids)
     contents.extend(request.messages, blobs)
-    prefix = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
+    prefix = request_prefix(request, VENDOR, settings, lambda: _request_fields(request, settings))
     return request_body(prefix, (*contents.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
@@ -172,7 +174,7 @@ def tools_of(request: GenerationRequest) -> WireTools:
     return wire_tools(request, GENERATE_CONTENT)
 
 
-def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
+def _request_fields(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
     head: JsonObject = {}
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}

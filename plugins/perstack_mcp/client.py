@@ -1,4 +1,12 @@
-"""Client of one running server, through the SDK. Only `tool_results` sees its types, too."""
+"""Client of one running server: connect, call its tools, keep the list of them, and end.
+
+`connect` tries the server's connection attempts in order. The first that succeeds serves a `McpClient` until the caller
+sets `leave`, or the server ends. A call is a `PendingCall`: it ends with a result, or returns with a question for a
+person. Then its request stays open at the server (the call is held), and the same call, repeated with the answer,
+continues it. A call that may have had its effect is never repeated: every error says whether it was made.
+
+No type of the SDK leaves this module, apart from results, which `tool_results` converts.
+"""
 
 from __future__ import annotations
 
@@ -80,31 +88,31 @@ class McpClient:
         self._outputs = outputs
         self._listing = listing
         self._calls = calls
-        self._turn = asyncio.Lock()
-        self._held: dict[str, PendingCall] = {}  # calls waiting for a person's answer, by their keys
+        self._repeated_call_lock = asyncio.Lock()
+        self._held: dict[str, PendingCall] = {}  # calls that wait for a person's answer, by their keys
 
     async def toolset(self) -> Toolset:
         return await self._listing.current()
 
     @property
     def waiting_calls(self) -> Collection[str]:
-        """The keys of calls that asked a person, in order of asking, and were not answered."""
+        """Keys of the calls that wait for a person's answer, in the order in which they asked."""
         return self._held.keys()
 
     async def call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
-        Calls that are repeated with answers run one at a time. The server repeats its questions then, and over a pipe
-        they name no call: run together, one call could get the answer that a person gave to another.
+        Calls that are made again with answers, because they are not held any more, run one at a time. The server then
+        asks again, and over a pipe its questions name no call: in parallel, one call could get the answer to another.
         """
-        async with self._turn if tool_call.answers and tool_call.key not in self._held else nullcontext():
-            return await self._attempt(tool_call, idle)
+        async with self._repeated_call_lock if tool_call.answers and tool_call.key not in self._held else nullcontext():
+            return await self._call(tool_call, idle)
 
-    async def _attempt(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
+    async def _call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
         pending = self._held.pop(tool_call.key, None)
         if pending is None or not pending.resume(tool_call):
             if pending is not None:
-                await self._end(pending)
+                await self._cancel(pending)
             pending = PendingCall(tool_call, idle)
         with self._calls.register(pending):
             try:
@@ -121,8 +129,8 @@ class McpClient:
     async def _await_result(self, pending: PendingCall) -> ToolResult | Question:
         work = pending.work = pending.work or asyncio.create_task(self._send(pending))
         try:
-            both: set[asyncio.Future[Any]] = {work, pending.asked}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            outcomes: set[asyncio.Future[Any]] = {work, pending.asked}
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work
             pending.is_held = True
@@ -131,28 +139,27 @@ class McpClient:
             return pending.asked.result().question
         finally:
             if not work.done() and not pending.is_held:
-                # the SDK notifies the server
-                work.cancel()
+                work.cancel()  # the SDK notifies the server
                 await asyncio.wait({work})
 
     async def cancel_held(self) -> None:
         """Cancel the calls that wait for an answer, before the connection is closed."""
-        await asyncio.gather(*map(self._end, self._held.values()))
+        await asyncio.gather(*map(self._cancel, self._held.values()))
 
-    async def _end(self, pending: PendingCall) -> None:
+    async def _cancel(self, pending: PendingCall) -> None:
         await pending.end()
         self._calls.drop(pending)
 
     async def _send(self, pending: PendingCall) -> ToolResult | Question:
         tool_call = pending.tool_call
-        # `pending.tool_call` is replaced when the call is repeated with an answer; while it waits nobody watches
-        # progress
+        # the repeated call replaces `pending.tool_call`, so read it for each line; nobody watches a held call
         show = RateLimitedOutput(lambda line: None if pending.is_held else pending.tool_call.on_progress(line))
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             pending.on_activity()
-            of = "" if total is None else f"/{total:g}"
-            show(f"{tool_call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
+            note = f"{message} " if message else ""
+            limit = "" if total is None else f"/{total:g}"
+            show(f"{tool_call.tool_name}: {note}{progress:g}{limit}")
 
         meta = cast("RequestParamsMeta", {CALL_KEY: tool_call.key})
         request = partial(self._client.call_tool, progress_callback=on_progress, meta=meta)
@@ -172,7 +179,9 @@ class McpClient:
                 return tool_question
             raise SkillError(f"{tool_call.tool_name}: {describe(error)}") from error
         except (RuntimeError, ValidationError) as error:
-            raise SkillError(f"{tool_call.tool_name}: the server's answer is invalid: {_describe(error)}") from error
+            raise SkillError(
+                f"{tool_call.tool_name}: the server's answer is invalid: {_describe_failure(error)}"
+            ) from error
         problem = await self._outputs.problem(tool_call.tool_name, result)
         if problem is not None:
             # not an error: the tool has done its work, and the model needs its text
@@ -184,11 +193,11 @@ class McpClient:
     ) -> CallToolResult:
         """Make a call; if the server refuses it because it lost the session, repeat it once in a new session.
 
-        Raises SkillError instead if the call has shown a sign of life, so that it may have had its effect, or if the
+        Raises SkillError instead if the server has reacted to the call, which may thus have had its effect, or if the
         tool's definition has changed, so that the decision to allow the call no longer applies.
         """
-        name, before = pending.tool_call.tool_name, self._sessions.count
-        known = self._listing.spec_of(name)
+        name, sessions_before = pending.tool_call.tool_name, self._sessions.count
+        spec_before = self._listing.spec_of(name)
         try:
             return await request()
         except MCPError as error:
@@ -200,10 +209,10 @@ class McpClient:
                     " not repeated"
                 ) from error
             try:
-                await self._sessions.renew(before, self._repairs.greeting)
+                await self._sessions.renew(sessions_before, self._repairs.greeting)
             except SkillError as failure:
                 raise SkillError(f"{name}: {failure.message}; the call was not made") from failure
-            if self._listing.spec_of(name) != known:
+            if self._listing.spec_of(name) != spec_before:
                 raise SkillError(
                     f"{name}: the server was started again with another definition of this tool; the call was not made"
                 ) from error
@@ -211,13 +220,13 @@ class McpClient:
 
     async def relist(self) -> None:
         """List the tools again, in a new session if the server has lost this one. Raises its errors."""
-        before = self._sessions.count
+        sessions_before = self._sessions.count
         try:
             await self._listing.relist(self._client)
         except MCPError as error:
             if not is_lost_session(error):
                 raise
-            await self._sessions.renew(before, self._repairs.greeting)
+            await self._sessions.renew(sessions_before, self._repairs.greeting)
 
 
 async def connect(
@@ -225,7 +234,7 @@ async def connect(
 ) -> None:
     """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError.
 
-    The caller limits connecting to `patience` seconds.
+    `patience`: seconds in which the caller wants to be connected; listing the tools may take a quarter of them.
     """
     attempts = server.attempts()
     refusals: list[str] = []
@@ -236,24 +245,24 @@ async def connect(
         except Exception as error:
             is_last = connection.is_ready or connection.repairs.has_taken_handshake or number == len(attempts)
             if is_last or not _is_refusal(error):
-                refusals.append(_describe(error))
+                refusals.append(_describe_failure(error))
                 raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=next_steps_of(error)) from error
-            refusals.append(_describe(error))
+            refusals.append(_describe_failure(error))
         else:
             return
 
 
-def _describe(error: BaseException) -> str:
+def _describe_failure(error: BaseException) -> str:
     """Describe an error; a connection error also names the host, without the path, which may hold a secret."""
-    found = root_cause(error)
-    if isinstance(found, ValidationError):
-        first = found.errors(include_url=False, include_input=False)[0]
+    cause = root_cause(error)
+    if isinstance(cause, ValidationError):
+        first = cause.errors(include_url=False, include_input=False)[0]
         return f"its answer is not an MCP message: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    if _is_fault(found):
-        return f"an error in perstack or the MCP SDK, {type(found).__name__}: {describe(error)}"
-    if not isinstance(found, httpx2.ConnectError):
+    if _is_program_error(cause):
+        return f"an error in perstack or the MCP SDK, {type(cause).__name__}: {describe(error)}"
+    if not isinstance(cause, httpx2.ConnectError):
         return describe(error)
-    return f"there is no answer from {found.request.url.netloc.decode()} ({describe(error)})"
+    return f"there is no answer from {cause.request.url.netloc.decode()} ({describe(error)})"
 
 
 _REFUSALS = (
@@ -275,18 +284,20 @@ An unknown version is a RuntimeError, an invalid body a ValidationError.
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether another attempt may succeed, since the server declined this one. False for errors in our code."""
-    found = root_cause(error)
-    is_closed = isinstance(found, MCPError) and found.code == CONNECTION_CLOSED
-    return isinstance(found, _REFUSALS) and not _is_fault(found) and not is_closed
+    """Return whether the server declined this attempt, so that another may succeed. False for errors in our code."""
+    cause = root_cause(error)
+    is_closed = isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED
+    return isinstance(cause, _REFUSALS) and not _is_program_error(cause) and not is_closed
 
 
-def _is_fault(error: BaseException) -> bool:
+def _is_program_error(error: BaseException) -> bool:
     is_wrong_code = isinstance(error, NotImplementedError | RecursionError)
     return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 
 
 class _AttemptedConnection:
+    """Connection by one attempt: its client, and the state that tells whether another attempt may follow."""
+
     def __init__(
         self,
         server: McpServer,
@@ -302,7 +313,7 @@ class _AttemptedConnection:
         self._may_sample = may_sample
         self._listing = ToolList(server.show, patience)
         self._outputs = OutputSchemas()
-        self.repairs = Repairs(self._version, self._outputs, server.show, leave.set)
+        self.repairs = Repairs(self._protocol_version, self._outputs, server.show, leave.set)
         self._on_ready = on_ready
         self._leave = leave
         self._client: Client | None = None
@@ -318,9 +329,9 @@ class _AttemptedConnection:
             client_info=_PERSTACK,
             elicitation_callback=requests.elicit,
             sampling_callback=requests.sample if self._may_sample else None,
-            list_roots_callback=self._roots,
-            message_handler=self._notice,
-            logging_callback=self._log,
+            list_roots_callback=self._list_roots,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
             log_level="info",
             cache=None,
         )
@@ -328,35 +339,35 @@ class _AttemptedConnection:
         async with client:
             await self._listing.begin(client)
             if self._attempt.on_success is not None:
-                await self._attempt.on_success(client.session.initialize_result is None)
+                await self._attempt.on_success(_is_stateless(client))
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
                 connected = McpClient(
                     client, self._listing, self._outputs, calls, self.repairs, self._server.show, self._leave
                 )
-                following = [group.create_task(self._listing.follow(connected.relist))]
+                background = [group.create_task(self._listing.follow(connected.relist))]
                 if _announces_changes_by_subscription(client):
-                    following.append(group.create_task(self._listing.listen(client)))
+                    background.append(group.create_task(self._listing.listen(client)))
                 self._on_ready(connected)
                 try:
                     await self._leave.wait()
                 finally:
                     await connected.cancel_held()
-                for task in following:
+                for task in background:
                     task.cancel()
 
-    def _version(self) -> str:
+    def _protocol_version(self) -> str:
         return self._client.protocol_version if self._client is not None else ""
 
-    async def _notice(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._listing.note_change()
 
-    async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
+    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
         workspace = self._server.workspace
         return ListRootsResult(roots=[Root(uri=FileUrl(workspace.as_uri()), name=workspace.name or None)])
 
-    async def _log(self, params: LoggingMessageNotificationParams) -> None:
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
         data: object = params.data
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
         self._server.show(f"[{params.level}] {text}")
@@ -364,4 +375,9 @@ class _AttemptedConnection:
 
 def _announces_changes_by_subscription(client: Client) -> bool:
     tools = client.server_capabilities.tools
-    return client.session.initialize_result is None and tools is not None and bool(tools.list_changed)
+    return _is_stateless(client) and tools is not None and bool(tools.list_changed)
+
+
+def _is_stateless(client: Client) -> bool:
+    """Return whether the server speaks a stateless revision of the protocol, which has no handshake."""
+    return client.session.initialize_result is None

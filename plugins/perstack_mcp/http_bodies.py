@@ -112,7 +112,7 @@ async def read_refusal(response: httpx2.Response) -> bytes:
 
 def refusal(response: httpx2.Response, text: bytes, request_id: int | str, shown: ShownOnce) -> httpx2.Response:
     """Return an MCP error for a refused request, with the server's words."""
-    messages = [one for one in _messages_of(text, request_id, shown) if "error" in one]
+    messages = [message for message in _messages_of(text, request_id, shown) if "error" in message]
     if not messages:
         # without a session, 404 means that the server does not know the method
         is_unknown = response.status_code == _NOT_FOUND and SESSION_ID not in response.request.headers

@@ -140,7 +140,7 @@ class CallbackServer:
         answer = {name: values[0] for name, values in parse_qs(target.query).items()}
         state = answer.get("state", "")
         found = next(
-            (one for known, one in self._waiting.items() if compare_digest(known.encode(), state.encode())), None
+            (login for known, login in self._waiting.items() if compare_digest(known.encode(), state.encode())), None
         )
         if method != "GET" or target.path != PATH or found is None:
             return "404 Not Found", _UNEXPECTED

@@ -40,8 +40,8 @@ def machine_login(endpoint: str, settings: OAuth, may_be_local: bool) -> Provide
         # without an issuer, the server's authorization server is used
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         provider = _client_credentials(endpoint, settings, tokens)
-    given = provider.context.client_metadata
-    provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
+    metadata = provider.context.client_metadata
+    provider.context.client_metadata = ClientMetadata.of(settings, **metadata.model_dump())
     return ProviderLogin(settings, provider, tokens)
 
 

@@ -83,8 +83,8 @@ def received_messages(text: bytes, request_id: int | str | None = None) -> Seque
     notes += ("its messages come in a list",)
     if len(value) > _MAX_BATCH:
         notes += (f"its list has more than {_MAX_BATCH} messages: the rest is ignored",)
-    batch = [_repaired_message(one, request_id) for one in value[:_MAX_BATCH]]
-    return [Received(one.message, notes + one.notes) for one in batch if one is not None]
+    batch = [_repaired_message(item, request_id) for item in value[:_MAX_BATCH]]
+    return [Received(received.message, notes + received.notes) for received in batch if received is not None]
 
 
 def _read_damaged(text: bytes) -> JsonValue:

@@ -277,7 +277,7 @@ async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Respons
     metadata = await handle_protected_resource_response(response)
     if metadata is None:
         return response
-    servers = [one for one in metadata.authorization_servers if issuers_match(str(one), issuer)]
+    servers = [server for server in metadata.authorization_servers if issuers_match(str(server), issuer)]
     if not servers:
         raise SkillError(_another_server(str(metadata.authorization_servers[0]), issuer))
     fields = metadata.model_copy(update={"authorization_servers": servers}).model_dump(mode="json", exclude_none=True)

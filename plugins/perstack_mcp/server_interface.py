@@ -120,7 +120,7 @@ class ServerProtocols:
             found: object = json.loads(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValueError):
             return []
-        return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
+        return [str(entry) for entry in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
 
 
 def _digest(argv: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def root_cause(error: BaseException) -> BaseException:
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-    return root_cause(next((one for one in inner if not isinstance(one, asyncio.CancelledError)), inner[0]))
+    return root_cause(next((error for error in inner if not isinstance(error, asyncio.CancelledError)), inner[0]))
 
 
 def next_steps_of(error: BaseException) -> tuple[NextStep, ...]:
@@ -168,8 +168,8 @@ def next_steps_of(error: BaseException) -> tuple[NextStep, ...]:
 def describe(error: BaseException) -> str:
     """Describe the root error on one line, without its next steps and with secrets in addresses masked."""
     found = root_cause(error)
-    said = found.message if isinstance(found, PerstackError) else str(found)
-    text = masked_error(" ".join(said.split())[:_MAX_ERROR_CHARS])
+    message = found.message if isinstance(found, PerstackError) else str(found)
+    text = masked_error(" ".join(message.split())[:_MAX_ERROR_CHARS])
     return text[:500] if text else type(found).__name__
 
 

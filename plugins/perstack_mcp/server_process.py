@@ -60,14 +60,14 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
     check_known((*definition.args, *definition.env.values()), definition.name)
     args = fill({str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args")
-    given = fill(definition.env, context.env, definition.name, "env")
-    filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": given})
+    env = fill(definition.env, context.env, definition.name, "env")
+    filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": env})
     variables = variables_in((*definition.args, *definition.env.values()))
     named = {context.env[name] for name in variables if is_secret_name(name)}
     secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _MIN_SECRET_CHARS}
     return Launch(
         _argv(filled_in),
-        {**inherit_variables(context.env, (*definition.required_env, *context.variables)), **given},
+        {**inherit_variables(context.env, (*definition.required_env, *context.variables)), **env},
         context.workspace,
         context.programs,
         tuple(sorted(secrets, key=len, reverse=True)),

@@ -179,8 +179,8 @@ class PendingCall:
 
 def _is_same(answered: Question, asked: Question) -> bool:
     """Return whether two questions are equal, apart from a note that the call is uncertain."""
-    said, schema = answered.message, answered.requested_schema
-    is_said = said == asked.message or said.startswith(asked.message + _UNCLEAR)
+    answered_text, schema = answered.message, answered.requested_schema
+    is_said = answered_text == asked.message or answered_text.startswith(asked.message + _UNCLEAR)
     return is_said and schema == asked.requested_schema
 
 

@@ -116,8 +116,8 @@ class _ConnectionTask:
 
     async def wait_until_ready(self, deadline: float) -> McpClient:
         """Return the client within `deadline` seconds. Raises SkillError, with everything shut down."""
-        both: set[asyncio.Future[Any]] = {self._ready, self._task}
-        await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        outcomes: set[asyncio.Future[Any]] = {self._ready, self._task}
+        await asyncio.wait(outcomes, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return self._ready.result()
         is_late = not self._task.done()

@@ -89,7 +89,7 @@ class _Framing:
             self._has_begun = True
             self._spread.clear()
             self._shown("an invalid message was repaired", notes)
-            return [SessionMessage(one) for one in messages]
+            return [SessionMessage(message) for message in messages]
         self._count(line)
         if not line:
             return []
@@ -132,15 +132,19 @@ def _messages_in(line: bytes) -> tuple[Sequence[JSONRPCMessage], Sequence[str]]:
     """Return the messages in a line, and notes on their repairs; none if a part of the line is not a message."""
     try:
         found = received_messages(line)
-        messages = [jsonrpc_message_adapter.validate_python(one.message, by_name=False) for one in found]
+        messages = [jsonrpc_message_adapter.validate_python(received.message, by_name=False) for received in found]
     except ValueError:
         return [], []
-    return messages, [note for one in found for note in one.notes]
+    return messages, [note for received in found for note in received.notes]
 
 
 def _answers_in(text: bytes) -> list[int | str]:
     messages, _ = _messages_in(text)
-    return [one.id for one in messages if isinstance(one, JSONRPCResponse | JSONRPCError) and one.id is not None]
+    return [
+        message.id
+        for message in messages
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None
+    ]
 
 
 def _id_of_unreadable(line: bytes) -> int | None:

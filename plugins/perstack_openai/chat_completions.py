@@ -1,7 +1,8 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-The decoder also accepts the deviations of compatible servers; `reasoning` keeps the fields that these need back with
-a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
+The decoder also accepts the deviations of compatible servers; `kept_reasoning` keeps the fields that these need back
+with a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk
+object).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from perstack.http_providers.schema_rules import OPENAI
 from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
-from perstack_openai.reasoning import (
+from perstack_openai.kept_reasoning import (
     KeptFields,
     OpaqueOwner,
     Piece,
@@ -88,7 +89,7 @@ def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str
     dialect = dialect.adapted(request.adaptations)
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
-    prefix = request_prefix(request, "chat", dialect, lambda: _head(request, dialect))
+    prefix = request_prefix(request, "chat", dialect, lambda: _request_fields(request, dialect))
     return request_body(prefix, (*items.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
@@ -111,7 +112,7 @@ def _list_for(dialect: Dialect) -> type[ListEncoder]:
     return AlternatingEncoder if dialect.refuses("consecutive users") else ListEncoder
 
 
-def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
     limit = dialect.limit_name
     options: JsonObject = {
@@ -190,8 +191,8 @@ def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
     """Return the content of a reply, with the reasoning that came inside it, which is removed from `fields`."""
     parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
-        said: JsonObject = {"type": "text", "text": text}
-        return {"content": parts if is_blank(text) else [*parts, said]}
+        text_part: JsonObject = {"type": "text", "text": text}
+        return {"content": parts if is_blank(text) else [*parts, text_part]}
     if isinstance(tagged, str):
         return {"content": tagged + text}
     if not is_blank(text):
@@ -316,7 +317,7 @@ class _ChatCompletionChunk(Wire):
         yield from (choice.usage for choice in self.choices or () if choice.usage is not None)
 
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
     "end_turn": "stop",
@@ -383,7 +384,11 @@ class ChatDecoder:
         parts += self._calls.parts(self._owner)
         has_mark = self._has_mark or (bool(self._finish) and bool(self._counts))
         check_end(
-            self._finish, _FINISH, parts, has_mark=has_mark, wanted=f"there was neither a finish_reason nor {END_MARK}"
+            self._finish,
+            _FINISH_REASONS,
+            parts,
+            has_mark=has_mark,
+            missing=f"there was neither a finish_reason nor {END_MARK}",
         )
         return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
 
@@ -418,7 +423,7 @@ class ChatDecoder:
         return has_more
 
     def _finish_reason(self, parts: list[ReplyPart]) -> FinishReason:
-        reason = _FINISH.get(self._finish, "other")
+        reason = _FINISH_REASONS.get(self._finish, "other")
         if self._refused:
             return "refusal"
         has_calls = any(isinstance(part, ToolCallPart) for part in parts)

@@ -81,7 +81,7 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
     dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
-    prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
+    prefix = request_prefix(request, "responses", dialect, lambda: _request_fields(request, dialect))
     return request_body(prefix, (*items.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
@@ -95,7 +95,7 @@ def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEnco
     return message_encoder(request, ("responses", dialect, names, tools.key), ListEncoder, lambda: write)
 
 
-def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "store": False}
     limits: JsonObject = {
         "max_output_tokens": dialect.max_reply_tokens(request),
@@ -397,32 +397,28 @@ class ResponsesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        response_stream_event = read_event(_ResponseStreamEvent, data, _API)
+        stream_event = read_event(_ResponseStreamEvent, data, _API)
         # a server that does not stream sends a whole response in one document
         response = (
-            response_stream_event
-            if response_stream_event.output is not None or response_stream_event.status in _FINAL
-            else response_stream_event.response
+            stream_event if stream_event.output is not None or stream_event.status in _FINAL else stream_event.response
         )
         if response is not None and response.usage is not None:
             highest(self._counts, response.usage.model_dump())
-        end = _ENDS.get(response_stream_event.type.removeprefix("response."))
-        if end is not None or (
-            response is not None and (response is response_stream_event or response.status in _FINAL)
-        ):
+        end = _ENDS.get(stream_event.type.removeprefix("response."))
+        if end is not None or (response is not None and (response is stream_event or response.status in _FINAL)):
             return self._end(response or _Response(), end or "")
-        if response_stream_event.type == "response.created":
+        if stream_event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
-        return ReplyProgress.MORE if self._apply(response_stream_event) else ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._apply(stream_event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         response = self._response or _Response()
         items = self._items(response.output or [])
-        reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
+        reply = ExpertMessage(contents=tuple(part for item in items for part in _reply_parts(item, self._vendor)))
         if self._response is None:
-            check_end("", (), reply.contents, has_mark=self._has_mark, wanted="there was no response.completed")
+            check_end("", (), reply.contents, has_mark=self._has_mark, missing="there was no response.completed")
         self._show_rest(reply)
         return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 
@@ -434,34 +430,28 @@ class ResponsesDecoder:
         self._response = response
         return ReplyProgress.LAST
 
-    def _apply(self, response_stream_event: _ResponseStreamEvent) -> bool:
+    def _apply(self, stream_event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it adds nothing."""
-        if response_stream_event.item is not None:
-            self._take_item(response_stream_event, response_stream_event.item)
+        if stream_event.item is not None:
+            self._take_item(stream_event, stream_event.item)
             return True
-        family, _, step = response_stream_event.type.rpartition(".")
+        family, _, step = stream_event.type.rpartition(".")
         if family not in _FIELDS:
-            return bool(response_stream_event.item_id)
-        field, kind = _PARTS.get(response_stream_event.part.type if response_stream_event.part else "", _FIELDS[family])
-        streamed = self._streamed_item(response_stream_event.output_index, response_stream_event.item_id, kind)
+            return bool(stream_event.item_id)
+        field, kind = _PARTS.get(stream_event.part.type if stream_event.part else "", _FIELDS[family])
+        streamed = self._streamed_item(stream_event.output_index, stream_event.item_id, kind)
         if streamed.item.type != kind:
             return True  # ignore a piece of another kind of item, which is not part of the reply
-        piece = arguments_text(response_stream_event.delta)
-        whole = (
-            response_stream_event.text
-            or response_stream_event.refusal
-            or arguments_text(response_stream_event.arguments)
-        )
-        if response_stream_event.part is not None:
-            whole = response_stream_event.part.text or response_stream_event.part.refusal
+        piece = arguments_text(stream_event.delta)
+        whole = stream_event.text or stream_event.refusal or arguments_text(stream_event.arguments)
+        if stream_event.part is not None:
+            whole = stream_event.part.text or stream_event.part.refusal
         if field == "arguments":
-            streamed.item.name = streamed.item.name or response_stream_event.name
+            streamed.item.name = streamed.item.name or stream_event.name
             streamed.arguments = whole or streamed.arguments
             streamed.json.append(piece)
         else:
-            text = self._text(
-                streamed, field, response_stream_event.summary_index or response_stream_event.content_index or 0
-            )
+            text = self._text(streamed, field, stream_event.summary_index or stream_event.content_index or 0)
             text.add(piece)
             if whole:
                 text.complete(whole)
@@ -469,12 +459,12 @@ class ResponsesDecoder:
                 text.end()
         return True
 
-    def _take_item(self, response_stream_event: _ResponseStreamEvent, item: _Item) -> None:
-        is_done = response_stream_event.type.endswith(".done")
+    def _take_item(self, stream_event: _ResponseStreamEvent, item: _Item) -> None:
+        is_done = stream_event.type.endswith(".done")
         matches = [
             known
             for known in self._streamed
-            if known.is_of(response_stream_event.output_index, item.id, item.type)
+            if known.is_of(stream_event.output_index, item.id, item.type)
             and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
         ]
         matches = [known for known in matches if not known.is_done] if is_done else matches
@@ -483,7 +473,7 @@ class ResponsesDecoder:
         if known is None:
             known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
         if known is None:
-            known = _StreamedItem(response_stream_event.output_index, item)
+            known = _StreamedItem(stream_event.output_index, item)
             self._streamed.append(known)
         known.item = _filled(item, known.item)
         known.has_start = True
@@ -529,7 +519,7 @@ class ResponsesDecoder:
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [one.assemble() for one in self._streamed]
+        streamed = [streamed_item.assemble() for streamed_item in self._streamed]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []
@@ -564,7 +554,7 @@ def _filled(item: _Item, other: _Item) -> _Item:
     return item.model_copy(update=changes) if changes else item
 
 
-def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
+def _reply_parts(item: _Item, vendor: str) -> list[ReplyPart]:
     match item.type:
         case "reasoning":
             return _thinking(item, vendor)

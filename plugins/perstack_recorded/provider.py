@@ -1,6 +1,6 @@
 """Provider that gives each Run the reply that it received when the Job was recorded.
 
-`core.recordings.play` has the rules: the next reply follows from the request alone (its Run, purpose, step and
+`recordings.play` has the rules: the next reply follows from the request alone (its Run, purpose, step and
 messages), so that Runs may be played concurrently and resumed after a crash. This module reads the settings and
 converts recorded replies. The host gets results of tools and answers of persons from the same player (`player`).
 

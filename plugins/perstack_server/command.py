@@ -21,7 +21,7 @@ from perstack.doors.served_project import only_experts
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_server.mcp.client_config import CLIENTS, command_of
 
 if TYPE_CHECKING:

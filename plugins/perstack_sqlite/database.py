@@ -63,7 +63,7 @@ class DatabaseConnection:
         is_ready = is_ready and not is_long
         if is_ready and self._turn.acquire(blocking=False):
             try:
-                # if it was closed in the meantime, reopen it in the thread: otherwise `close` would not close it again
+                # if another task has closed it meanwhile, the thread opens it again, so that a later `close` closes it
                 if self._connection is not None:
                     with self._pace.measure():
                         return work()

@@ -24,7 +24,6 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
-from typing import TypeVar
 
 from typing_extensions import override
 
@@ -67,7 +66,7 @@ def _blob_names(db: sqlite3.Connection, job: str) -> tuple[str, ...]:
 
 
 _IN_SPACE = f"{SPACE} = ?"
-_QUERIES = {
+_SIZE_QUERIES = {
     "caches": (
         f"SELECT job_id, coalesce(length(summary), 0) FROM jobs WHERE {_IN_SPACE}",  # noqa: S608 - no input
         f"SELECT job_id, sum(coalesce(length(setting), 0)) FROM runs WHERE {_IN_SPACE} GROUP BY job_id",  # noqa: S608
@@ -78,7 +77,7 @@ _QUERIES = {
     ),
     "checkpoints": (f"SELECT job_id, sum(length(data)) FROM checkpoints WHERE {_IN_SPACE} GROUP BY job_id",),  # noqa: S608
 }
-_LOGS = (
+_LOG_SIZE_QUERY = (
     "SELECT job_id, sum(length(line))"  # noqa: S608
     " FROM runs JOIN records ON records.key BETWEEN runs.n * ? AND (runs.n + 1) * ? - 1"
     f" WHERE {_IN_SPACE} GROUP BY job_id"
@@ -89,8 +88,8 @@ _KEYS_PER_RUN = 1 << 32  # record keys per Run: a log has at most one record les
 
 
 def sizes_of(db: sqlite3.Connection | None, space: str) -> dict[str, JobSize]:
-    """Return the size of each Job in a namespace, by its key."""
-    sizes: dict[str, dict[str, int]] = {}
+    """Return the size of each Job in a namespace, by the Job's key."""
+    sizes: dict[str, dict[str, int]] = {}  # bytes by Job and kind
     if db is None:
         return {}
 
@@ -99,30 +98,28 @@ def sizes_of(db: sqlite3.Connection | None, space: str) -> dict[str, JobSize]:
             job_sizes = sizes.setdefault(str(key), {})
             job_sizes[kind] = job_sizes.get(kind, 0) + int(size)
 
-    for kind, queries in _QUERIES.items():
+    for kind, queries in _SIZE_QUERIES.items():
         for query in queries:
             add(kind, query, (space,))
-    add("logs", _LOGS, (_KEYS_PER_RUN, _KEYS_PER_RUN, space))
-    jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_IN_SPACE}", (space,))}  # noqa: S608
-    return {key: JobSize(**job_sizes) for key, job_sizes in sizes.items() if key in jobs}
+    add("logs", _LOG_SIZE_QUERY, (_KEYS_PER_RUN, _KEYS_PER_RUN, space))
+    keys = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_IN_SPACE}", (space,))}  # noqa: S608
+    return {key: JobSize(**job_sizes) for key, job_sizes in sizes.items() if key in keys}
 
 
-T = TypeVar("T")
-
-_MAX_WRITTEN = (1 << 63) - 1
+_MAX_WRITTEN = (1 << 63) - 1  # time later than that of any Job: the largest integer of SQLite
 _MEDIUM = "the file"  # what a person restores from a copy if data is damaged
 
-JOBS = (
+JOBS_QUERY = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
     " ORDER BY written DESC, job_id DESC LIMIT ?"
 )
-PUT_ENTRY = (
+_PUT_ENTRY = (
     "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
     " SET seq = excluded.seq, entry = excluded.entry WHERE excluded.seq >= seq"
 )
-LOST = f"SELECT job_id FROM entries WHERE {SPACE} = ? AND job_id NOT IN (SELECT job_id FROM jobs)"  # noqa: S608
-SUMMARIES = f"SELECT job_id, coalesce(summary, x'') FROM jobs WHERE {SPACE} = ?"  # noqa: S608
-ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
+_LOST_JOBS_QUERY = f"SELECT job_id FROM entries WHERE {SPACE} = ? AND job_id NOT IN (SELECT job_id FROM jobs)"  # noqa: S608
+_SUMMARIES_QUERY = f"SELECT job_id, coalesce(summary, x'') FROM jobs WHERE {SPACE} = ?"  # noqa: S608
+ENTRIES_QUERY = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
 
 
 class SqliteStorage(Storage):
@@ -135,7 +132,7 @@ class SqliteStorage(Storage):
         self._path = path
         self._prefix = f"{space}/" if space else ""
         self._database = database or Database(path)
-        self._leases = path.with_name(path.name + "-leases")
+        self._leases_folder = path.with_name(path.name + "-leases")
         self._spaces: dict[str, SqliteStorage] = {}
 
     @property
@@ -148,7 +145,7 @@ class SqliteStorage(Storage):
     def places(self) -> tuple[Path, ...]:
         state = self.local_state
         own = (state.path, *state.companions, state.mark, state.log_marks)
-        return (*own, self._leases.absolute(), self.programs)
+        return (*own, self._leases_folder.absolute(), self.programs)
 
     @property
     @override
@@ -174,14 +171,14 @@ class SqliteStorage(Storage):
 
     @override
     async def create_job(self, job_id: str) -> None:
-        row = (self._key(job_id), time.time_ns())
+        row = (self._job_key(job_id), time.time_ns())
         query = "INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount):
             raise job_exists(job_id)
 
     @override
     async def has_job(self, job_id: str) -> bool:
-        key = self._key(job_id)
+        key = self._job_key(job_id)
         return await self._database.read(lambda db: db is not None and _has_job(db, key))
 
     @override
@@ -189,13 +186,13 @@ class SqliteStorage(Storage):
         written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
         # one row more than asked for, to learn whether more follow
         values = (self._prefix, written, self._prefix + job_id, limit + 1)
-        rows = await self._database.read(lambda db: _fetch(db, JOBS, values))
-        return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
+        rows = await self._database.read(lambda db: _fetch(db, JOBS_QUERY, values))
+        return newest_first(((int(str(written)), self._job_id(key)) for written, key in rows), limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
-        rows = await self._fetch_for_job(job_id, query, (self._key(job_id), _KEYS_PER_RUN))
+        rows = await self._fetch_for_job(job_id, query, (self._job_key(job_id), _KEYS_PER_RUN))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
@@ -206,7 +203,7 @@ class SqliteStorage(Storage):
         check_job_id(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            base = self._run_number(db, ref) * _KEYS_PER_RUN
+            base = self._assign_run_number(db, ref) * _KEYS_PER_RUN
             head = self._check_length(db, ref, base, expected_seq)
             head_after(head, records, self._log_name(ref))
             rows = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
@@ -217,10 +214,10 @@ class SqliteStorage(Storage):
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         check_id(ref.run_id, "run")
-        key = self._key(ref.job_id)
+        key = self._job_key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _first_key(db, key, ref.run_id)
+            base = None if db is None else _base_key(db, key, ref.run_id)
             if base is None:
                 return []
             # Also read the record before `after`: the hash chain continues from it.
@@ -235,10 +232,10 @@ class SqliteStorage(Storage):
     @override
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
         check_id(ref.run_id, "run")
-        key = self._key(ref.job_id)
+        key = self._job_key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _first_key(db, key, ref.run_id)
+            base = None if db is None else _base_key(db, key, ref.run_id)
             if base is None:
                 return []
             values = (base + 1, base + _KEYS_PER_RUN - 1, count)
@@ -250,11 +247,11 @@ class SqliteStorage(Storage):
     @override
     async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         check_id(ref.run_id, "run")
-        key = self._key(ref.job_id)
+        key = self._job_key(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA secure_delete = ON")
-            base = _first_key(db, key, ref.run_id)
+            base = _base_key(db, key, ref.run_id)
             if base is None:
                 raise NotFound(f"{self._log_name(ref)} has no records, so there is none at {seq}")
             span = (base + 1, base + _KEYS_PER_RUN - 1)
@@ -266,50 +263,50 @@ class SqliteStorage(Storage):
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        row = (summary, time.time_ns(), self._key(job_id))
+        row = (summary, time.time_ns(), self._job_key(job_id))
         query = "UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount, synced=False):
             raise no_job(job_id, self._path)
 
     @override
     async def summary(self, job_id: str) -> bytes | None:
-        key = self._key(job_id)
+        key = self._job_key(job_id)
         return await self._database.read(lambda db: _one_value(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
-        rows = await self._database.read(lambda db: _fetch(db, SUMMARIES, (self._prefix,)))
-        return {self._id(key): _bytes(summary) for key, summary in rows}
+        rows = await self._database.read(lambda db: _fetch(db, _SUMMARIES_QUERY, (self._prefix,)))
+        return {self._job_id(key): _bytes(summary) for key, summary in rows}
 
     @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        row = (self._key(job_id), seq, entry)
+        row = (self._job_key(job_id), seq, entry)
 
         def work(db: sqlite3.Connection) -> None:
-            self._require(db, job_id)
+            self._require_job(db, job_id)
             if expected is None or self._has_record(db, *expected):
-                db.execute(PUT_ENTRY, row)
+                db.execute(_PUT_ENTRY, row)
 
         await self._database.write(work, synced=synced)
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        rows = await self._database.read(lambda db: _fetch(db, ENTRIES, (self._prefix,)))
-        return {self._id(key): _bytes(entry) for key, entry in rows}
+        rows = await self._database.read(lambda db: _fetch(db, ENTRIES_QUERY, (self._prefix,)))
+        return {self._job_id(key): _bytes(entry) for key, entry in rows}
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         query = "SELECT seq, entry FROM entries WHERE job_id = ?"
-        key = self._key(job_id)
+        key = self._job_key(job_id)
         rows = await self._database.read(lambda db: _fetch(db, query, (key,)))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        rows = await self._database.read(lambda db: _fetch(db, LOST, (self._prefix,)))
-        return tuple(sorted(self._id(key) for (key,) in rows))
+        rows = await self._database.read(lambda db: _fetch(db, _LOST_JOBS_QUERY, (self._prefix,)))
+        return tuple(sorted(self._job_id(key) for (key,) in rows))
 
     @override
     async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
@@ -317,37 +314,37 @@ class SqliteStorage(Storage):
         check_job_id(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._run_number(db, ref)))
+            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._assign_run_number(db, ref)))
 
         await self._database.write(work, synced=False)
 
     @override
     async def run_setting(self, ref: RunRef) -> bytes | None:
-        ids = (self._key(ref.job_id), check_id(ref.run_id, "run"))
+        ids = (self._job_key(ref.job_id), check_id(ref.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
         return await self._database.read(lambda db: _one_value(db, query, ids))
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         check_id(checkpoint_id, "checkpoint")
-        row = (self._key(job_id), checkpoint_id, data)
+        row = (self._job_key(job_id), checkpoint_id, data)
 
         def work(db: sqlite3.Connection) -> None:
-            self._require(db, job_id)
+            self._require_job(db, job_id)
             db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
 
         await self._database.write(work, synced=False)
 
     @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
+        ids = (self._job_key(job_id), check_id(checkpoint_id, "checkpoint"))
         query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
         return await self._database.read(lambda db: _one_value(db, query, ids))
 
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
-        rows = await self._fetch_for_job(job_id, query, (self._key(job_id),))
+        rows = await self._fetch_for_job(job_id, query, (self._job_key(job_id),))
         return page_of((str(checkpoint_id) for (checkpoint_id,) in rows), checkpoint_order, limit, after)
 
     @override
@@ -357,10 +354,10 @@ class SqliteStorage(Storage):
 
     @override
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        key = self._key(job_id)
+        key = self._job_key(job_id)
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
-            self._require(db, job_id)
+            self._require_job(db, job_id)
             names = tuple(new_sha256(data).hexdigest() for data in blobs)
             db.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", zip(names, blobs, strict=True))
             db.executemany("INSERT OR IGNORE INTO job_blobs VALUES (?, ?)", ((key, name) for name in names))
@@ -370,16 +367,16 @@ class SqliteStorage(Storage):
 
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        ids = (self._key(job_id), check_id(sha256, "blob"))
+        ids = (self._job_key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
         data = await self._database.read(lambda db: _one_value(db, query, ids))
         return checked_blob(data, job_id, sha256, self.location, _MEDIUM)
 
     @override
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        keys = None if job_ids is None else {self._key(job_id) for job_id in job_ids}
+        keys = None if job_ids is None else {self._job_key(job_id) for job_id in job_ids}
         job_sizes = await self._database.read(lambda db: sizes_of(db, self._prefix))
-        return {self._id(key): size for key, size in job_sizes.items() if keys is None or key in keys}
+        return {self._job_id(key): size for key, size in job_sizes.items() if keys is None or key in keys}
 
     @override
     async def size(self) -> int:
@@ -387,14 +384,14 @@ class SqliteStorage(Storage):
 
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        return await self._database.read(lambda db: _blob_names(self._require(db, job_id), self._key(job_id)))
+        return await self._database.read(lambda db: _blob_names(self._require_job(db, job_id), self._job_key(job_id)))
 
     @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        key = self._key(job_id)
+        key = self._job_key(job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            self._require(db, job_id)
+            self._require_job(db, job_id)
             _drop_blobs(db, key, (check_id(sha256, "blob"),))
 
         await self._database.write(work)
@@ -431,12 +428,12 @@ class SqliteStorage(Storage):
             await shield_until_done(self._delete(job_id, expected))
 
     async def _delete(self, job_id: str, expected: tuple[RunRef, int] | None) -> None:
-        key = self._key(job_id)
+        key = self._job_key(job_id)
 
         def work(db: sqlite3.Connection) -> None:
             if expected is not None:
                 ref, seq = expected
-                self._check_length(db, ref, self._run_number(db, ref) * _KEYS_PER_RUN, seq)
+                self._check_length(db, ref, self._assign_run_number(db, ref) * _KEYS_PER_RUN, seq)
             for (number,) in _fetch(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                 base = int(str(number)) * _KEYS_PER_RUN
                 db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _KEYS_PER_RUN - 1))
@@ -453,21 +450,21 @@ class SqliteStorage(Storage):
 
     async def _fetch_for_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         def work(db: sqlite3.Connection | None) -> list[tuple[object, ...]]:
-            self._require(db, job_id)
+            self._require_job(db, job_id)
             return _fetch(db, query, values)
 
         return await self._database.read(work)
 
-    def _run_number(self, db: sqlite3.Connection, ref: RunRef) -> int:
-        """Return the Run's number in the table `runs`, adding a row for a new Run. Raises NotFound without its Job."""
-        key = self._key(ref.job_id)
-        number = _first_key(db, key, ref.run_id)
+    def _assign_run_number(self, db: sqlite3.Connection, ref: RunRef) -> int:
+        """Return the Run's number in the table `runs`; a new Run gets a row. Raises NotFound without its Job."""
+        key = self._job_key(ref.job_id)
+        number = _base_key(db, key, ref.run_id)
         if number is not None:
             return number // _KEYS_PER_RUN
         check_id(ref.run_id, "run")
-        self._require(db, ref.job_id)
+        self._require_job(db, ref.job_id)
         db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, ref.run_id))
-        number = _first_key(db, key, ref.run_id)
+        number = _base_key(db, key, ref.run_id)
         if number is None:
             # A trigger in the database may drop the row; without a number of its own this log would mix with others.
             raise StorageError(
@@ -487,7 +484,7 @@ class SqliteStorage(Storage):
             raise damage_error(self._log_name(ref), seq - 1, str(error), _MEDIUM) from error
 
     def _has_record(self, db: sqlite3.Connection, ref: RunRef, head: Head) -> bool:
-        base = _first_key(db, self._key(ref.job_id), ref.run_id)
+        base = _base_key(db, self._job_key(ref.job_id), ref.run_id)
         line = None if base is None else _one_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
         return line is not None and ends_at(line, head)
 
@@ -500,24 +497,24 @@ class SqliteStorage(Storage):
 
     def _open_lease(self, job_id: str) -> int:
         try:
-            self._leases.mkdir(FOLDER_MODE, exist_ok=True)
+            self._leases_folder.mkdir(FOLDER_MODE, exist_ok=True)
             return open_regular(self._lease_file(job_id), os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
             raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
 
-    def _require(self, db: sqlite3.Connection | None, job_id: str) -> sqlite3.Connection:
-        if db is None or not _has_job(db, self._key(job_id)):
+    def _require_job(self, db: sqlite3.Connection | None, job_id: str) -> sqlite3.Connection:
+        if db is None or not _has_job(db, self._job_key(job_id)):
             raise no_job(job_id, self._path)
         return db
 
-    def _key(self, job_id: str) -> str:
+    def _job_key(self, job_id: str) -> str:
         return self._prefix + check_job_id(job_id)
 
-    def _id(self, key: object) -> str:
+    def _job_id(self, key: object) -> str:
         return str(key).removeprefix(self._prefix)
 
     def _lease_file(self, job_id: str) -> Path:
-        return self._leases / self._key(job_id).replace("/", ".")
+        return self._leases_folder / self._job_key(job_id).replace("/", ".")
 
     def _log_name(self, ref: RunRef) -> str:
         return f"{self._path}, run {ref.run_id}"
@@ -541,7 +538,7 @@ def _has_job(db: sqlite3.Connection, key: str) -> bool:
     return bool(_fetch(db, "SELECT 1 FROM jobs WHERE job_id = ?", (key,)))
 
 
-def _first_key(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
-    """Return the Run's number times `_KEYS_PER_RUN`, to which records add their number; None for an unknown Run."""
+def _base_key(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
+    """Return the key before the first record of a Run, its number times `_KEYS_PER_RUN`; None for an unknown Run."""
     rows = _fetch(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
     return int(str(rows[0][0])) * _KEYS_PER_RUN if rows else None

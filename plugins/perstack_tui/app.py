@@ -23,7 +23,7 @@ from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.errors import PerstackError
 from perstack.host import Host
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_tui.actions import ACTIONS, Action
 from perstack_tui.screens import screen_of
 from perstack_tui.screens.base import OverlayScreen
@@ -107,15 +107,15 @@ class StartApp(App[int]):
         query: str | None = None,
         job_id: str | None = None,
         typed: Sequence[str] = (),
-        given: str = "",
+        location_options: str = "",
         names_workspace: bool = False,
         drives: bool = False,
     ) -> None:
-        """`given` locates the project, in shell form. `drives`: answered Jobs are driven here, not by workers."""
+        """`location_options` locate the project. `drives`: answered Jobs are driven here, not by workers."""
         super().__init__()
         self.host = host
         self.live = live
-        self.given = given
+        self.location_options = location_options
         self.names_workspace = names_workspace
         self._drives = drives
         self.leaves_at_once = False  # True to exit without waiting for running Jobs
@@ -544,7 +544,7 @@ def run_start(
     query: str | None = None,
     job: str | None = None,
     mouse: bool = True,
-    given: str = "",
+    location_options: str = "",
     names_workspace: bool = False,
     drives: bool = False,
 ) -> tuple[int, tuple[JobSummary, ...]]:
@@ -568,7 +568,7 @@ def run_start(
                 query=query,
                 job_id=job_id,
                 typed=typed,
-                given=given,
+                location_options=location_options,
                 names_workspace=names_workspace,
                 drives=drives,
             )

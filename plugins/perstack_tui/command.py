@@ -75,7 +75,7 @@ def start_command(
         query=query,
         job=job,
         mouse=not no_mouse,
-        given=options.as_arguments,
+        location_options=options.as_arguments,
         names_workspace=options.workspace is not None,
         drives=is_driven,
     )

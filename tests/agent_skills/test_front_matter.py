@@ -65,9 +65,9 @@ def test_names_that_the_format_allows_are_taken(name: str) -> None:
     [
         ("PDF-Processing", "lower-case", "pdf-processing"),
         ("НАВЫК", "lower-case", "навык"),
-        ("-pdf", "hyphens between", "pdf"),
-        ("pdf-", "hyphens between", "pdf"),
-        ("pdf--processing", "hyphens between", "pdf-processing"),
+        ("-pdf", "single hyphens", "pdf"),
+        ("pdf-", "single hyphens", "pdf"),
+        ("pdf--processing", "single hyphens", "pdf-processing"),
         ("my_skill", "letters, digits and hyphens", "my-skill"),
         ("a/b", "letters, digits and hyphens", "a-b"),
         ("..", "letters, digits and hyphens", ""),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.doors.shared.event_filter import MAX_CHARS, MAX_DEPTH, matches, parse_filter
+from perstack.doors.shared.filter_expression import MAX_CHARS, MAX_DEPTH, matches, parse_filter
 
 CALLS: dict[str, Any] = {
     "type": "callTools",

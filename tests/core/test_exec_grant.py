@@ -9,8 +9,8 @@ from perstack.core.definitions.exec_grant import exec_grant, offers_exec, rules_
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, Subject
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall
-from perstack.core.permissions.rule_decisions import decide_call
 
 NAMES = {
     "a rule that allows it": Permissions(allow=("exec",)),

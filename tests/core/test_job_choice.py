@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.project import Retention
-from perstack.core.jobs.queries import JobChoice, expired_jobs, removable
+from perstack.core.jobs.job_choice import JobChoice
+from perstack.core.jobs.removal import expired_jobs, removable
 from perstack.core.jobs.summary import JobSummary
 
 EVERY = JobChoice()

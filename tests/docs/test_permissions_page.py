@@ -9,8 +9,8 @@ import pytest
 from pages import fenced, first_cells, page, rows, section
 
 from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import policy_call
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.definition_files import load_project
 from perstack_base.tools import SPECS
 

@@ -30,8 +30,8 @@ from perstack.audit.auditor import verify_any
 from perstack.audit.replay import replay_job
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import policy_call
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.definition_files import load_project
 from perstack.doors.cli.param_types import (
     read_answer,

@@ -268,7 +268,7 @@ def test_what_was_not_offered_is_left_out_and_said(
     assert uses(seen) == []
     assert not any(contains(body, vendor.offered) for body in bodies)
     assert PAGE not in json.dumps(bodies)
-    assert "has run webSearch" in capfd.readouterr().err
+    assert "reports uses of webSearch" in capfd.readouterr().err
 
 
 def taken_over(folder: Path, vendor: Wire, other: Wire, reply: PreparedReply) -> Any:

@@ -15,13 +15,13 @@ from perstack.pacing.rate_limit import (
     Delay,
     Pace,
     StartNow,
-    abandoned,
     admission,
+    after_cancellation,
+    after_failure,
     after_rate_limit,
     after_refusal,
     after_start,
     after_success,
-    failed,
 )
 
 
@@ -59,13 +59,13 @@ def test_only_so_many_are_under_way_and_one_that_ends_makes_room() -> None:
     assert admission(pace, limits, 0) == Delay(None, "concurrency")
     for ended in (
         after_success(pace, limits, 0),
-        failed(pace, 0, "x"),
+        after_failure(pace, 0, "x"),
         after_refusal(pace),
-        abandoned(pace),
+        after_cancellation(pace),
         after_rate_limit(pace, 0, None),
     ):
         assert ended.under_way == 1
-    assert admission(abandoned(pace), limits, 0) == StartNow()
+    assert admission(after_cancellation(pace), limits, 0) == StartNow()
 
 
 def test_what_is_longer_than_a_run_would_wait_holds_nobody_else() -> None:
@@ -93,14 +93,14 @@ def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_
     pace = Pace()
     for number in range(MAX_FAILURES):
         assert admission(pace, NO_LIMITS, 0) == StartNow()
-        pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
+        pace = after_failure(after_start(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
     assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CIRCUIT_OPEN_S, MAX_FAILURES, f"down {MAX_FAILURES - 1}")
     assert admission(pace, NO_LIMITS, CIRCUIT_OPEN_S) == StartNow()
     trying = after_start(pace, NO_LIMITS, CIRCUIT_OPEN_S, 1)
     assert admission(trying, NO_LIMITS, CIRCUIT_OPEN_S) == Delay(None, "circuit")
-    again = failed(trying, CIRCUIT_OPEN_S, "still down")
+    again = after_failure(trying, CIRCUIT_OPEN_S, "still down")
     assert admission(again, NO_LIMITS, CIRCUIT_OPEN_S) == CircuitOpen(CIRCUIT_OPEN_S, MAX_FAILURES + 1, "still down")
-    assert admission(abandoned(trying), NO_LIMITS, CIRCUIT_OPEN_S) == StartNow(), "another may try"
+    assert admission(after_cancellation(trying), NO_LIMITS, CIRCUIT_OPEN_S) == StartNow(), "another may try"
     closed = after_success(trying, NO_LIMITS, 0)
     assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CIRCUIT_OPEN_S)) == (0, False, StartNow())
 
@@ -108,6 +108,6 @@ def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_
 def test_an_answer_of_any_kind_ends_a_row_of_failures() -> None:
     pace = Pace()
     for _ in range(MAX_FAILURES - 1):
-        pace = failed(after_start(pace, NO_LIMITS, 0, 1), 0, "down")
+        pace = after_failure(after_start(pace, NO_LIMITS, 0, 1), 0, "down")
     for answered in (after_refusal(pace), after_rate_limit(pace, 0, None), after_success(pace, NO_LIMITS, 0)):
         assert answered.failures == 0

@@ -61,7 +61,13 @@ def is_done(state: list[int]) -> bool:
     state[0] = 1
     raise ValueError
 '''
-    _write(tmp_path, text)
+    module = _write(tmp_path, text)
+    package = module.parent / "things"
+    package.mkdir()
+    (package / "__init__.py").write_text('"""Things."""')
+    (package / "sorts.py").write_text(
+        '"""As `things.sorts.Sort`, not as `things.Sort`, not in `things.module.Run`."""\nclass Sort: ...'
+    )
     monkeypatch.setattr(names, "ROOT", tmp_path)
     monkeypatch.setattr(names, "glossary", lambda: {"Run": "run"})
     assert [line.split(": ", 1)[1] for line in names.glossary_violations()] == [
@@ -69,4 +75,9 @@ def is_done(state: list[int]) -> bool:
         "run: Other, but run means Run",
     ]
     assert [line.split(": ", 1)[1] for line in names.acting_predicates()] == ["is_done assigns", "is_done raises"]
-    assert [line.split(": ", 1)[1] for line in names.stale_names()] == ["_gone", "Vanished"]
+    assert [line.split(": ", 1)[1] for line in names.stale_names()] == [
+        "_gone",
+        "Vanished",
+        "things.Sort",
+        "things.module.Run",
+    ]

@@ -24,7 +24,7 @@ from perstack.posted_texts.posting import PostedTexts
 from perstack.recordings.job_exports import JobExports
 from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
-from perstack.workers.queue import DispatcherQueue
+from perstack.workers.dispatcher_queue import DispatcherQueue
 from perstack.workers.serving import JobServer
 
 NAMES = {

@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rule that denies is never overridden by one that allows",
-        "perstack.core.permissions.rule_decisions",
+        "perstack.core.permissions.decide_call",
         "        if denied is not None:\n",
         "        if denied is not None and not self.allow:\n",
         "tests/core/permissions/test_rules.py",

@@ -156,13 +156,13 @@ def test_a_circle_and_an_unknown_task_are_refused_and_nothing_is_written(bench: 
         memory = bench.host([]).tasks
         with pytest.raises(UsageError, match="cannot wait for task nosuch: it does not exist in"):
             await memory.create("a", depends_on=["nosuch"])
-        with pytest.raises(UsageError, match="that would be a circle, a -> a"):
+        with pytest.raises(UsageError, match="that would be a cycle, a -> a"):
             await memory.create("a", depends_on=["a"])
         assert (await memory.list()).tasks == ()
         await memory.create("a", start=True)
         await memory.create("b", depends_on=["a"])
         await memory.create("c", depends_on=["b"])
-        with pytest.raises(UsageError, match="that would be a circle, a -> c -> b -> a"):
+        with pytest.raises(UsageError, match="that would be a cycle, a -> c -> b -> a"):
             await memory.pause("a", depends_on=["c"])
         assert (await memory.get("a")).status == "running"
         await memory.resume("b")

@@ -11,7 +11,7 @@ What an Expert knows is fixed when its Run begins: the list of skills and the te
 instruction, and `startRun` has a digest of each skill's files. `loadSkill` reads no file that has changed since,
 because nobody has agreed to it. So a change of `digest_of_files` makes the skills of recorded Runs unreadable.
 
-The kernel asks two parts, and only for an Expert that declares something: `config.experts.AGENT_SKILLS` when a
+The kernel asks two parts, and only for an Expert that declares something: `toml_reader.experts.AGENT_SKILLS` when a
 definition is read, and `engine.plugins.knowledge.LIBRARY` when a Job is driven. The models of a declared skill and of
 the record of AGENTS.md stay in `core.definitions`, because logs contain them.
 """

@@ -20,7 +20,7 @@ from perstack.system.user import user_directories
 
 AGENTS_FILE = "AGENTS.md"
 
-MAX_AGENTS_MD_BYTES = 32 << 10  # for all AGENTS.md files, about 8,000 tokens: they are sent with every request
+MAX_AGENTS_MD_BYTES = 32 << 10  # maximum of all AGENTS.md files, about 8,000 tokens, as every request has them
 
 _HEAD = (
     "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"

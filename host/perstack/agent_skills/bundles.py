@@ -121,9 +121,9 @@ def _check_size(folders: Iterable[SkillFolder]) -> None:
         size += sum(file.size for file in folder.files)
         if count > MAX_FILES or size > MAX_BYTES:
             raise UsageError(
-                f"skill {folder.path}: the skills of a Job for workers have at most {MAX_FILES:,} files and"
-                f" {MAX_BYTES >> 20} MiB, as they are kept with it: move what is not needed out of the folder, or into"
-                " one whose name begins with a dot, which is left out"
+                f"skill {folder.path}: the skills of a Job for workers are stored with it, so they may have at most"
+                f" {MAX_FILES:,} files and {MAX_BYTES >> 20} MiB: move what is not needed out of the folder, or into a"
+                " subfolder whose name begins with a dot, which is left out"
             )
         unprintable = next((file.path for file in folder.files if not file.path.isprintable()), None)
         if unprintable is not None:

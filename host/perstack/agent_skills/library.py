@@ -143,7 +143,7 @@ def library_of(knowledge: Knowledge) -> SkillLibrary:
     """Return the library that the knowledge of a Job's Experts comes from."""
     library = knowledge.library
     if not isinstance(library, SkillLibrary):
-        raise TypeError(f"{library!r} is no SkillLibrary")
+        raise TypeError(f"{library!r} is not a SkillLibrary")
     return library
 
 

@@ -27,7 +27,7 @@ from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.storage_access import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.lockfile.lock import MAX_LOCK_BYTES
@@ -225,7 +225,7 @@ async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogHashes]:
         ids = await run_ids(space, owner.id)
     except NotFound:
         return {}
-    return {run_id: _hashes((await readable(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
+    return {run_id: _hashes((await read_intact(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
 
 
 def with_receipt(

@@ -24,7 +24,7 @@ from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.request_digest import tools_blob
 from perstack.dataclass import dataclass
 from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
-from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
+from perstack.engine.log.event_log import InvalidEvent, job_ids, read_intact, run_ids
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage_access import MAILBOX_SPACES, OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
@@ -93,7 +93,7 @@ async def _events_with_copies(
     event_ids: list[str] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
-        lines, _ = await readable(storage, ref)
+        lines, _ = await read_intact(storage, ref)
         for seq in await asyncio.to_thread(_seqs_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id and _contains_text(other, texts):
@@ -104,7 +104,7 @@ async def _events_with_copies(
 async def _seqs_in_logs(storage: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
     places: list[int] = []
     for run_id in await run_ids(storage, owner_id):
-        lines, _ = await readable(storage, RunRef(owner_id, run_id))
+        lines, _ = await read_intact(storage, RunRef(owner_id, run_id))
         places += await asyncio.to_thread(_seqs_with, lines, forms)
     return places
 
@@ -144,7 +144,7 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
     events: list[StoredEvent] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
-        lines, _ = await readable(storage, ref)
+        lines, _ = await read_intact(storage, ref)
         parsed = [
             _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_seqs_with, lines, _SNAPSHOT_EVENTS)
         ]
@@ -196,7 +196,7 @@ async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
         ref = RunRef(event.job_id, run_id)
-        lines, _ = await readable(storage, ref)
+        lines, _ = await read_intact(storage, ref)
         for seq in await asyncio.to_thread(_seqs_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id:
@@ -239,7 +239,7 @@ async def redact_event(
     holder, delegate_ids = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
     async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, delegate_ids):
         log = run_logs(storage)
-        readable_log = (await log.readable(ref)).or_raise()
+        readable_log = (await log.read_intact(ref)).or_raise()
         if readable_log.loaded is None or not 0 < seq <= len(readable_log.lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Inspect("log", job_id),))
         line, events = readable_log.lines[seq - 1], [stored.event for stored in readable_log.lines]

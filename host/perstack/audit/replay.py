@@ -12,7 +12,7 @@ from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.state import Run
-from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.run_log import RunLogFormat
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
@@ -31,7 +31,7 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
     ruling_count = 0
     for run_id in ids:
         ref = RunRef(job_id, run_id)
-        lines, damage = await readable(storage, ref)
+        lines, damage = await read_intact(storage, ref)
         rules = DecisionReplay(factories, workspace, approvals, offers)
         requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
         replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
@@ -95,7 +95,7 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
     """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
     visited: set[str] = set()
     while True:
-        lines, _ = await readable(storage, ref, limit=None if visited else 1)
+        lines, _ = await read_intact(storage, ref, limit=None if visited else 1)
         if visited and any(read_remains(open_line(line).payload) for line in lines):
             return True
         visited.add(ref.run_id)

@@ -18,8 +18,8 @@ from perstack.core.definitions.permissions import DELEGATE, PROVIDER, Permission
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.decide_call import Ruling, decide_call, decide_offer
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
-from perstack.core.permissions.rule_decisions import Ruling, decide_call, decide_offer
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
 from perstack.engine.permissions.rulings import path_resolver
@@ -29,7 +29,7 @@ from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
 from perstack.recordings.past_calls import PastCall, PastRun, past_run
 from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.source import Reporter
 
 _JOBS_PER_PAGE = 200

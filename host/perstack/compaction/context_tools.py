@@ -13,7 +13,7 @@ from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.context_window import PIN_TOOL, policy_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.state import Run
-from perstack.engine.log.event_log import readable
+from perstack.engine.log.event_log import read_intact
 from perstack.engine.log.run_log import RunLogFormat
 from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.ports.skill import ToolCall, ToolResult
@@ -74,7 +74,7 @@ class _HistorySearch:
     async def _entries(
         self, ref: RunRef, limit: int | None, query: RecallQuery
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
-        lines, _ = await readable(self._storage, ref, 0, limit)
+        lines, _ = await read_intact(self._storage, ref, 0, limit)
         positions = await asyncio.to_thread(_matching_positions, lines, query)
         definition = RunLogFormat(self._storage)
         entries: list[Entry] = []

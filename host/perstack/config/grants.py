@@ -88,13 +88,13 @@ class ProjectGrants:
             raise StorageError(f"{path} cannot be read ({reason}): remove it to revoke all grants") from error
         return content.grants if content.folder == self._folder else ()
 
-    def readable(self) -> tuple[ProjectGrant, ...]:
+    def parsable(self) -> tuple[ProjectGrant, ...]:
         """Return the grants whose rules can be parsed. Raises StorageError."""
         return tuple(grant for grant in self.all() if wrong_rule(grant.rule) is None)
 
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the grants. Raises StorageError."""
-        return tuple(grant.rule for grant in self.readable())
+        return tuple(grant.rule for grant in self.parsable())
 
     def add(
         self, rule: str, by: By, pins: Definitions | None = None, contents: Mapping[str, str] | None = None

@@ -37,7 +37,7 @@ from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.skills import REMEDY
 from perstack.toml_reader.source import Reporter
 from perstack.trust.agreements import Agreement

@@ -21,7 +21,7 @@ from perstack.dataclass import dataclass
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
 from perstack.recordings.recorded_calls import host_skills, known_tools
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.source import Reporter
 
 _SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, which takes precedence"

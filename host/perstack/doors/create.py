@@ -35,7 +35,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toolkit import ToolContext, Toolkit
 from perstack.trust.agreements import Agreement
 from perstack.trust.items import TrustItem, digests_of, inert_project, items_to_trust

@@ -12,7 +12,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.expert_tests.models import ExpertTest
 from perstack.system.files import locked_folder, replace_private_file
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.experts import Draft
 from perstack.toml_reader.source import NotRead, TomlTable, TomlValue, parse_toml, read_bounded
 from perstack.toml_reader.tables import kind_of, read_table

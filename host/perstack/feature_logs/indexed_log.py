@@ -162,17 +162,17 @@ class IndexedLog(Generic[S, E, M]):
 
     async def load(self, owner_id: str) -> Loaded[S]:
         """Return the state of a log. Raises NotFound and Damaged."""
-        loaded = (await self.readable(owner_id)).or_raise().loaded
+        loaded = (await self.read_intact(owner_id)).or_raise().loaded
         if loaded is None:
             raise self._not_found(owner_id)
         return loaded
 
     async def events(self, owner_id: str) -> list[E]:
         """Return the events of a log in order; none without a log of that id. Raises Damaged."""
-        return [line.event for line in (await self.readable(owner_id)).or_raise().lines]
+        return [line.event for line in (await self.read_intact(owner_id)).or_raise().lines]
 
-    async def readable(self, owner_id: str) -> PartialLog[S, E]:
-        """Read a log as far as it can be read."""
+    async def read_intact(self, owner_id: str) -> PartialLog[S, E]:
+        """Read a log up to the first damage."""
         log = await self._read_and_compare(self._definition.check(owner_id))
         if log.damage is None:
             return log
@@ -191,7 +191,7 @@ class IndexedLog(Generic[S, E, M]):
         """Return the summary of a log, computed from its events; an unreadable log's says so. Raises NotFound."""
         state: S | None = None
         try:
-            log = await self.readable(owner_id)
+            log = await self.read_intact(owner_id)
             state = None if log.loaded is None else log.loaded.state
             loaded = log.or_raise().loaded
             if loaded is not None:
@@ -210,7 +210,7 @@ class IndexedLog(Generic[S, E, M]):
 
     async def _read_and_compare(self, owner_id: str) -> PartialLog[S, E]:
         stored = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
-        log = await self._log.readable(log_of(owner_id))
+        log = await self._log.read_intact(log_of(owner_id))
         if log.damage is None:
             log.damage = self._difference(owner_id, stored, log.lines)
         return log

@@ -63,7 +63,9 @@ class ArgumentNames:
         self._document = document
         self._by_name = {} if rule is None else _substitutes(document, rule)
         self._by_substitute = {substitute: name for name, substitute in self._by_name.items()}
-        self._known: dict[tuple[int, ...], _Declared] = {}  # by identity of the schemas, which it keeps alive
+        self._known: dict[
+            tuple[int, ...], _Declared
+        ] = {}  # declarations by the identity of their schemas, which it keeps alive
 
     @property
     def changes(self) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from perstack.http_providers.replies import OnData, ReplyProgress
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
 _END_GRACE_S = 2.0  # seconds to wait for token counts and an end mark after the end of a reply
-_KEEP_ALIVE_S = 60.0  # for an idle connection: tools often take longer than httpx's default of 5 s
+_KEEP_ALIVE_S = 60.0  # idle time of a connection: tools often take longer than httpx's default of 5 s
 _MAX_ERROR_BYTES = 1 << 20  # some servers echo the request in an error
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 
@@ -225,7 +225,7 @@ def _cause_of(error: BaseException) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number).lower()
-    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""  # of a failed name lookup
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else ""  # a name lookup failed
 
 
 def _default_port_note(url: str) -> str:

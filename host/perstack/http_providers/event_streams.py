@@ -27,7 +27,7 @@ from perstack.http_providers.replies import END_MARK
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _FIELD = re.compile(r"(data|event|id|retry)(?::|\Z)|:")
 _MAY_BE_FIELD = re.compile(r"[A-Za-z_-]*:|(data|event)\Z")
-_BETWEEN = re.compile(r"[\s,\[\]]*(?:(?:data|event):[^{\[]*)?")  # what may precede a document among others
+_BETWEEN = re.compile(r"[\s,\[\]]*(?:(?:data|event):[^{\[]*)?")  # text that may precede a document among others
 _DECODER = json.JSONDecoder()
 _MAX_PING_CHARS = 1_000
 _MAX_TEXT_BYTES = 65_536  # maximum bytes that are kept of a page or text in place of a reply

@@ -53,7 +53,7 @@ from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 IMAGE_TYPES = COMMON_IMAGE_TYPES  # image types that every vendor accepts
 
-NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
+NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # texts for a query or result without a printing character
 
 BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 
@@ -328,9 +328,9 @@ class TurnEncoder(MessageEncoder):
         self._role = role
         self._blocks += objects
 
-    def parts(self, end: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
-        """Return the list's content in pieces to be joined; `end` converts the latest turn's blocks."""
-        return (self._past, _turn(self._role, end(self._blocks))) if self._blocks else ()
+    def parts(self, finish_blocks: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
+        """Return the list's content in pieces to be joined; `finish_blocks` converts the latest turn's blocks."""
+        return (self._past, _turn(self._role, finish_blocks(self._blocks))) if self._blocks else ()
 
 
 def _turn(role: str, blocks: list[bytes]) -> bytes:

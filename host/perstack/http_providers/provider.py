@@ -99,7 +99,7 @@ class HttpProvider(Provider):
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
         self.reply_settings = reply_settings
-        self.name, self.credential = "", ""  # for errors; set by the factory
+        self.name, self.credential = "", ""  # named in errors; set by the factory
         self.runs_tools = True  # False if the endpoint runs none of the tools of its factory
         self._read_events = read_events
         self._client: StreamClient | None = None

@@ -154,7 +154,10 @@ def _is_provider_tool(entry: JsonValue, words: str) -> bool:
         return False
     names = [name for key in ("type", "name") if isinstance(name := entry.get(key), str)] or [*entry]
     parts = ([part for part in name_parts(name) if not part.isdecimal()] for name in names)
-    return any(len(one) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(one)}", words, re.IGNORECASE) for one in parts)
+    return any(
+        len(words_of_name) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(words_of_name)}", words, re.IGNORECASE)
+        for words_of_name in parts
+    )
 
 
 _OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORECASE)
@@ -229,7 +232,9 @@ def named_fields(error: ProviderError, *groups: Spellings) -> list[str]:
     """Return the fields that the answer, or else the message, of a refusal names; those of the first group with any."""
     for words in (places_in(error.answer), error.message):
         for fields in groups:
-            named = [name for name, spellings in fields.items() if any(is_named(one, words) for one in spellings)]
+            named = [
+                name for name, spellings in fields.items() if any(is_named(spelling, words) for spelling in spellings)
+            ]
             if named:
                 return named
     return []
@@ -240,8 +245,8 @@ def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) ->
     fields: dict[str, list[str]] = {}
     for name, value in body.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
-            inner = {f"{name}.{one}": [one, *_names_below(below)] for one, below in value.items()}
-            fields |= {one: spellings for one, spellings in inner.items() if spellings[0] not in REQUIRED_FIELDS}
+            inner = {f"{name}.{field}": [field, *_names_below(below)] for field, below in value.items()}
+            fields |= {field: spellings for field, spellings in inner.items() if spellings[0] not in REQUIRED_FIELDS}
         elif name not in REQUIRED_FIELDS:
             fields[name] = [name, *_names_below(value)]
     fields |= {mark: [mark] for mark in MARKS if _has_key(body, mark)}

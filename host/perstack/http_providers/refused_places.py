@@ -177,7 +177,7 @@ def is_named(name: str, words: str) -> bool:
     parts = name_parts(name)
     if len(parts) > 1:
         spellings = {name, "_".join(parts), " ".join(parts)}
-        return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", words, re.I) for one in spellings)
+        return any(re.search(rf"(?<!\w){re.escape(spelling)}(?!\w)", words, re.I) for spelling in spellings)
     word = re.escape(name)
     places = (
         rf"[\"'`“‘«]{word}(?:[.\[][^\"'`]*)?[\"'`”’»]",

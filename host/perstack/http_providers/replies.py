@@ -223,7 +223,7 @@ def _whole_escape(match: re.Match[str]) -> str:
 
 # Arguments of calls.
 
-_PLACEHOLDERS = frozenset(("", "{}", "null", '""'))  # what servers send before the arguments come
+_PLACEHOLDERS = frozenset(("", "{}", "null", '""'))  # texts that servers send before the arguments
 _DECODER = json.JSONDecoder()
 
 
@@ -326,17 +326,18 @@ _FAILURE = re.compile(r"error|abort|cancel|fail|time_?out|interrupt|insufficient
 """Finish reasons that report a failure, not the end of a reply."""
 
 
-def check_end(reason: str, known: Iterable[str], parts: Iterable[ReplyPart], *, has_mark: bool, wanted: str) -> None:
+def check_end(reason: str, known: Iterable[str], parts: Iterable[ReplyPart], *, has_mark: bool, missing: str) -> None:
     """Raise ProviderError if a reply with this finish reason, which may be empty, is a failed try.
 
-    `has_mark`: the stream has also ended with the format's end mark. Without one, an unknown reason is no end; without
-    a reason, a call with arguments that are no JSON has been cut. `wanted` says what was expected.
+    `has_mark`: the stream has also ended with the format's end mark. Without the mark, an unknown reason does not count
+    as an end; with it but without a reason, a call whose arguments are no JSON was cut off. `missing`: phrase that
+    says which mark did not arrive.
     """
     if reason in known:
         return
     if reason and _FAILURE.search(reason):
         raise bad_response(f"the endpoint ended the reply as failed: {reason}", retryable=True)
     if not has_mark:
-        raise stream_interrupted(f"its finish reason is {reason}, and {wanted}" if reason else wanted)
+        raise stream_interrupted(f"its finish reason is {reason}, and {missing}" if reason else missing)
     if not reason and any(isinstance(part, ToolCallPart) and part.raw_args is not None for part in parts):
         raise stream_interrupted("no finish reason came, and the arguments of a call are incomplete")

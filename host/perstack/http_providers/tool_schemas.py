@@ -31,8 +31,8 @@ from perstack.http_providers.schema_document import (
 from perstack.http_providers.schema_rules import PLAIN, SchemaRules
 from perstack.http_providers.schema_writer import MAX_TEXT_CHARS, TYPES, SchemaWriter, as_json, as_text
 
-_MAX_ALTERNATIVES = 12  # sets of arguments that a sentence names
-_MAX_BRANCHES = 100  # branches whose requirements are compared
+_MAX_ALTERNATIVES = 12  # maximum sets of arguments that a sentence names
+_MAX_BRANCHES = 100  # maximum branches of a schema whose requirements are compared
 _MAX_PLAIN_CHARS = 6_000
 
 

@@ -110,7 +110,7 @@ async def measure_by_function(
     return measurement_of(answer["measured"])
 
 
-# Commands that test what a Job has left, by their exit status.
+# Commands whose exit status says whether the result of a Job passes.
 
 _MAX_REASON_CHARS = 400
 

@@ -59,7 +59,7 @@ def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> Serie
     return series.model_copy(update=_changes(series, event) | SeriesChanges(updated_at=event.timestamp))
 
 
-def abandoned(series: SeriesState) -> SeriesState:
+def paused_by_crash(series: SeriesState) -> SeriesState:
     """Return a running series whose process has died as paused, so that it can be resumed."""
     return series.model_copy(
         update=SeriesChanges(status="paused", pause_reason="checkpoint", message="its process ended")

@@ -18,7 +18,7 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.secrets import iterate_without_secrets
 from perstack.core.definitions.settings import check_budget
-from perstack.core.jobs.queries import check_query
+from perstack.core.jobs.job_choice import check_query
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent

@@ -25,7 +25,7 @@ from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, SummaryFiles
 from perstack.iterations.commands import measure_by_command, measure_by_function, name_of
-from perstack.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
+from perstack.iterations.evolve import SeriesSummary, damaged_series, evolve_series, paused_by_crash, summary_of_series
 from perstack.iterations.next_step import (
     BeginIteration,
     Evaluate,
@@ -158,7 +158,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
 
     async def _with_driver_state(self, series_id: str, series: SeriesState) -> SeriesState:
         is_driven = series.status != "running" or await self._space.lease_info(series_id) is not None
-        return series if is_driven else abandoned(series)
+        return series if is_driven else paused_by_crash(series)
 
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]

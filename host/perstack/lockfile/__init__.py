@@ -9,7 +9,7 @@ tool is offered as it was agreed to and each of its calls asks a person, and a t
 and the entries that stay. Digests leave out secrets and paths of one machine, so that a team shares one lock. The part
 about the Experts of a queued Job travels with it (`perstack.workers`).
 
-The kernel knows `engine.plugins.agreements.ToolLock` and the part `TOOL_LOCKS`, without which no Job is driven: it
+The kernel knows `engine.plugins.trust_checks.ToolLock` and the part `TOOL_LOCKS`, without which no Job is driven: it
 offers tools only as a `JudgedTool`. `diagnostics.install` asks the skills. Definitions of tools have their digests from
 `core.definitions.tool_definitions`, also for grants and receipts: a change there makes every lock out of date.
 """

@@ -6,12 +6,12 @@ the type that its bytes have, and an image that nobody can read becomes a line o
 sent (`fitting.fit_request`): what its endpoint would refuse stays in the history, and what is sent in its place, a
 smaller image or a line of text, is recorded by `adaptRequest`.
 
-`formats` reads headers: types, sizes, defects, and the most tokens that a medium costs, which a budget reserves.
+`file_headers` reads headers: types, sizes, defects, and the most tokens that a medium costs, which a budget reserves.
 `limits` decides which media do not fit an endpoint. Both are pure. `smaller_images` is the only module that decodes
 images, with Pillow, and that imports it.
 
 The kernel has the types (`core.messages.media`, `BlobPart`), the limits of an endpoint as data, and the adaptations of
-requests. It asks for this package by `ATTACHMENTS` and `MEDIA` (`engine.runs.inputs`), and only for an attachment, an
-image or a document: any other Run imports none of it. A new limit is a field of `MediaLimits`, a rule in `limits`, and
-rows in `http_providers.media_limits`.
+requests. It asks for this package by `ATTACHMENTS` and `MEDIA` (`engine.runs.input_protocols`), and only for an
+attachment, an image or a document: any other Run imports none of it. A new limit is a field of `MediaLimits`, a rule in
+`limits`, and rows in `http_providers.media_limits`.
 """

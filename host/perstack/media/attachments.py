@@ -13,7 +13,7 @@ from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.storage_access import JobBlobs
-from perstack.engine.runs.inputs import Attachable, StoreAttachments
+from perstack.engine.runs.input_protocols import Attachable, StoreAttachments
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
 from perstack.system.files import read_regular

@@ -86,7 +86,7 @@ class MediaFacts:
     size: int  # bytes
     sides: tuple[int, int] | None = None  # width and height in pixels; None if the header does not say
     is_animated: bool = False
-    oddity: str = ""  # what decoders of endpoints often fail at, as the end of «refused because …»
+    oddity: str = ""  # property at which decoders often fail, as the end of «refused because …»
     is_encrypted: bool = False
     pages: int = 0  # pages of a PDF that are counted without parsing it
 

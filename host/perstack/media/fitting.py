@@ -20,7 +20,7 @@ from perstack.core.messages.messages import BlobPart, History, Message, ResultCo
 from perstack.core.runs.events.generations import AdaptRequest
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.inputs import MediaTokens
+from perstack.engine.runs.input_protocols import MediaTokens
 from perstack.errors import NotFound
 from perstack.media.file_headers import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
 from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
@@ -72,7 +72,7 @@ def _changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) ->
 class _KnownMedia:
     """Facts about the images and documents that one model was sent, so that no step examines them again."""
 
-    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
+    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # facts of blobs, by their sha256
     fitted: History = field(default_factory=History)  # the latest messages whose media fit
 
     def are_fitted(self, messages: History) -> bool:

@@ -16,12 +16,12 @@ from perstack.core.messages.messages import BlobPart
 from perstack.dataclass import dataclass
 from perstack.media.file_headers import MediaFacts
 
-# Pixels a side of an image that is made smaller. No model sees more in a larger one, and it stays within the limit that
-# vendors have for requests with many images, so that it is never made smaller twice.
+# Longest side, in pixels, to which an image is made smaller. No model sees more in a larger image. This size is also
+# within the vendors' limits for requests with many images, so that no image is made smaller twice.
 SMALLER_SIDE_PIXELS = 2_000
 
 _FILL_RATIO = 0.75  # share of a whole request's limit that is used after media were left out
-_HEADROOM_BYTES = 1 << 20  # for instruction, tools and settings of a request
+_HEADROOM_BYTES = 1 << 20  # bytes kept free for the instruction, tools and settings of a request
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def _exact(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
-def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | None:
+def resume_limit_decision(subject: JobSubject, arguments: object) -> NeededDecision | None:
     """Return the decision to resume with a higher limit."""
     if subject.limits is None:
         return None
@@ -72,7 +72,7 @@ def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | 
     return _limit_decision(subject, Decide("resume", subject.job.id, options=options))
 
 
-def continuing_raises(subject: JobSubject | None, arguments: object) -> NeededDecision | None:
+def continue_limit_decision(subject: JobSubject | None, arguments: object) -> NeededDecision | None:
     """Return the decision to continue with a higher limit: a new Run has the definition's. None for a new Job."""
     if subject is None:
         return None
@@ -85,7 +85,7 @@ class _WithSettlements(Protocol):
     def settle(self) -> Mapping[str, Settlement]: ...
 
 
-def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
+def settlement_decision(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
     """Return the decision on calls without a result; None if a person is asked, or only the model is told."""
     calls = {
         name: unsettled_call
@@ -112,7 +112,10 @@ def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDec
     )
 
 
-_SETTLED: Mapping[Settlement, str] = {"done": "count as done", "retry": "repeat"}  # what only a person decides
+_SETTLED: Mapping[Settlement, str] = {
+    "done": "count as done",
+    "retry": "repeat",
+}  # settlements that only a person decides
 
 
 class _FromCheckpoint(Protocol):
@@ -120,7 +123,7 @@ class _FromCheckpoint(Protocol):
     def resume_from(self) -> str | None: ...
 
 
-def branches(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDecision | None:
+def branch_decision(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDecision | None:
     """Return the decision to go back in a Job: the branch would not have what people said and refused since."""
     if arguments.resume_from is None:
         return None
@@ -136,7 +139,7 @@ class _WithAnswer(Protocol):
     def answer_text(self) -> str: ...
 
 
-def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecision | None:
+def answer_decision(subject: JobSubject, arguments: _WithAnswer) -> NeededDecision | None:
     """Return the decision to answer for a person; None to deny a call that needs approval, since nothing runs then."""
     asking = subject.question
     if asking is None:
@@ -163,8 +166,8 @@ class _ToldText(Protocol):
     def drop(self) -> str | None: ...
 
 
-def tells_job(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
-    """Return the decision to speak for a person: what is told counts as theirs, and is never summarised away."""
+def tell_decision(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
+    """Return the decision to speak for a person: the model takes the text as theirs, and no summary replaces it."""
     run = () if arguments.run is None else (("run", arguments.run),)
     if arguments.drop is not None:
         kept = [saying.text for saying in subject.job.coordinator.sayings if saying.id == arguments.drop]
@@ -186,7 +189,7 @@ class _MayBeFinal(Protocol):
     def final(self) -> bool: ...
 
 
-def closes_job(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
+def close_decision(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
     """Return the decision to close a Job for good; None for a stop, since a stopped Job can be resumed."""
     if not arguments.final or subject.job.closed is not None:
         return None

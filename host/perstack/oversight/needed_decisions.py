@@ -37,7 +37,9 @@ Decisions: TypeAlias = tuple[NeededDecision, ...]
 class Decides:
     """Mark of an operation or an argument that may be a decision."""
 
-    decision: Callable[[Any, Any], NeededDecision | None]  # from what a door looked up for the call, and its arguments
+    decision: Callable[
+        [Any, Any], NeededDecision | None
+    ]  # takes what a door has looked up for the call, and the arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from perstack.pacing.rate_limit import (
     Delay,
     Pace,
     StartNow,
-    abandoned,
     admission,
+    after_cancellation,
+    after_failure,
     after_rate_limit,
     after_refusal,
     after_start,
     after_success,
-    failed,
 )
 from perstack.ports.provider import Generation, Provider
 from perstack.system.user import notice
@@ -103,10 +103,10 @@ class EndpointQueue:
                 case _:
                     assert_never(decision)
 
-    def failed(self, name: str, words: str) -> None:
+    def record_failure(self, name: str, words: str) -> None:
         """Count a failure that suggests that the endpoint is down. Print a notice when the circuit opens."""
         previous, now = self.pace, asyncio.get_running_loop().time()
-        self.pace = failed(previous, now, words)
+        self.pace = after_failure(previous, now, words)
         if self.pace.open_until > previous.open_until:
             seconds = self.pace.open_until - now
             notice(
@@ -165,7 +165,7 @@ class QueueTicket:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._queue.pace = abandoned(self._queue.pace)
+                self._queue.pace = after_cancellation(self._queue.pace)
             self._queue.leave(self)
             raise
         finally:
@@ -177,7 +177,7 @@ class QueueTicket:
         """Record the outcome of an attempt: a reply, an error, or None if it ended for another reason."""
         queue = self._queue
         if outcome is None:
-            queue.pace = abandoned(queue.pace)
+            queue.pace = after_cancellation(queue.pace)
         elif isinstance(outcome, Generation):
             queue.pace = after_success(queue.pace, self.limits, outcome.usage.total_tokens - self.tokens)
         elif outcome.status_code == 429 and outcome.is_retryable:
@@ -185,7 +185,7 @@ class QueueTicket:
             if outcome.retry_after is not None:
                 queue.join(self)  # keeps its position for the retry
         elif outcome.is_retryable:
-            queue.failed(self.name, str(outcome))
+            queue.record_failure(self.name, str(outcome))
         else:
             queue.pace = after_refusal(queue.pace)
         queue.advance()

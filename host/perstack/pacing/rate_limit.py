@@ -106,7 +106,7 @@ def _next_start(planned: float, now: float, interval: float) -> float:
 
 def after_success(pace: Pace, provider_limits: ProviderLimits, tokens: int) -> Pace:
     """Return the state after a success; `tokens`: used beyond the expected ones, negative if fewer."""
-    pace = _without_one(answered(pace))
+    pace = _without_one(after_answer(pace))
     if pace.max_concurrent is not None:
         grows = pace.went_well + 1 >= pace.max_concurrent
         pace = replace(pace, max_concurrent=pace.max_concurrent + grows, went_well=0 if grows else pace.went_well + 1)
@@ -117,7 +117,7 @@ def after_success(pace: Pace, provider_limits: ProviderLimits, tokens: int) -> P
 
 def after_refusal(pace: Pace) -> Pace:
     """Return the state after the endpoint rejected a request for its content, which shows that the endpoint works."""
-    return _without_one(answered(pace))
+    return _without_one(after_answer(pace))
 
 
 def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
@@ -126,7 +126,7 @@ def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
     A pause beyond `MAX_WAIT_S` holds no other Run: it may concern one model or a quota, and the Run that received it
     stops. Others will find out themselves.
     """
-    pace = _without_one(answered(pace))
+    pace = _without_one(after_answer(pace))
     is_short = seconds is not None and seconds <= MAX_WAIT_S
     held_until = max(pace.held_until, now + (seconds or 0)) if is_short else pace.held_until
     limit = max(1, pace.under_way)
@@ -134,7 +134,7 @@ def after_rate_limit(pace: Pace, now: float, seconds: float | None) -> Pace:
     return replace(pace, held_until=held_until, max_concurrent=limit, went_well=0)
 
 
-def failed(pace: Pace, now: float, message: str) -> Pace:
+def after_failure(pace: Pace, now: float, message: str) -> Pace:
     """Return the state after a failure that suggests that the endpoint is down."""
     was_trying, pace = pace.is_trying, _without_one(pace)
     failures = pace.failures + 1
@@ -143,12 +143,12 @@ def failed(pace: Pace, now: float, message: str) -> Pace:
     return replace(pace, failures=failures, latest=message, open_until=open_until)
 
 
-def abandoned(pace: Pace) -> Pace:
+def after_cancellation(pace: Pace) -> Pace:
     """Return the state after a cancelled generation, which shows nothing."""
     return _without_one(pace)
 
 
-def answered(pace: Pace) -> Pace:
+def after_answer(pace: Pace) -> Pace:
     """Return the state after any answer of the endpoint, which closes the circuit."""
     return replace(pace, failures=0, latest="", open_until=0.0) if pace.failures or pace.is_open else pace
 

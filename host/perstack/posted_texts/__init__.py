@@ -11,5 +11,5 @@ none is taken twice.
 taken, only shown (`state_guard`).
 
 The kernel has the two events and the state that they change (`core.runs.events.context`, `core.messages.standing`), and
-asks for texts by `TEXT_INBOX` (`engine.runs.inputs`).
+asks for texts by `TEXT_INBOX` (`engine.runs.input_protocols`).
 """

@@ -69,7 +69,9 @@ class _PastRunReader:
     past_run: PastRun
     kinds: Collection[ToolKind]
     approved: set[str] = field(default_factory=set[str])
-    _args: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # in the latest reply
+    _args: dict[str, JsonObject] = field(
+        default_factory=dict[str, JsonObject]
+    )  # arguments of the calls in the latest reply
     _changes: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # arguments from people
 
     def add_event(self, kind: bytes, event: JsonObject) -> None:

@@ -74,7 +74,7 @@ def chosen_tools(choice: JsonValue | ToolChoice, where: str) -> ChosenTools:
     for name, how in choices.items():
         if how not in _CHOICES:
             setting = where if name == "*" else f"{where}.{name}"
-            raise UsageError(f"{setting} is {how!r}: use `live` or `recorded`, or a table of tools with either")
+            raise UsageError(f"{setting} is {how!r}: use `live`, `recorded`, or a table with one of them for each tool")
     return ChosenTools(tuple(cast("Mapping[str, HowToRun]", choices).items()))
 
 

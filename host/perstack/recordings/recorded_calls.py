@@ -49,7 +49,7 @@ from perstack.core.runs.events.questions import DecideApproval, RequestApproval
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.request_digest import schemas_in, tools_blob
 from perstack.core.runs.state import Run, latest_reply
-from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.tool_catalogue import interactive_tools
@@ -331,7 +331,7 @@ class JobApprovals:
         if self._cached is None:
             self._cached = []
             for run_id in await run_ids(self._storage, self._job_id):
-                lines, _ = await readable(self._storage, RunRef(self._job_id, run_id))
+                lines, _ = await read_intact(self._storage, RunRef(self._job_id, run_id))
                 self._cached += _approvals_in(lines)
                 self.is_whole = self.is_whole and not any(map(_is_redacted, lines))
         return self._cached

@@ -56,7 +56,7 @@ class ScheduleContext:
     """Observations that a decision needs."""
 
     jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])  # None: it has no Run
-    resumes: bool = True  # True if the caller resumes interrupted Jobs; else they count as stopped by a person
+    resumes: bool = True  # True if the caller resumes interrupted Jobs; else they hold up no later occurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def next_step(
     todo = _todo(schedule_state.current, summary, now, by_workers=not context.resumes)
     if todo == "finish":
         return settle_occurrence(schedule_state, schedule, times, summary, now)
-    if todo == "pass":  # the answer may take days
+    if todo == "pass":  # its Job waits for a person or a worker, perhaps for days: the next occurrence does not
         return _start_occurrence(schedule_state, times, due, now) or _confirm_job(
             schedule_state, schedule_state.current, now
         )
@@ -117,7 +117,10 @@ def next_step(
 def settle_occurrence(
     schedule_state: ScheduleState, schedule: Schedule, times: Times, summary: JobSummary | None, now: int
 ) -> AppendEvents | None:
-    """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
+    """Return the events of the end of the current Job, or None while it runs.
+
+    With `overlap = "skip"`, an occurrence that became due while the Job was running is skipped.
+    """
     current = schedule_state.current
     if current is None or _todo(current, summary, now) != "finish":
         return None
@@ -125,9 +128,9 @@ def settle_occurrence(
     name, line = schedule_state.name, schedule_state.lines.get(schedule.line)
     events: tuple[StoredScheduleEvent, ...] = ()
     if line is not None and schedule.overlap == "skip" and summary is not None:
-        meanwhile = latest_time(times, line, min(summary.updated_at, now))
-        if meanwhile is not None:
-            skip = SkipOccurrence(schedule=name, timestamp=now, at=meanwhile, job_id=current.job_id)
+        missed = latest_time(times, line, min(summary.updated_at, now))
+        if missed is not None:
+            skip = SkipOccurrence(schedule=name, timestamp=now, at=missed, job_id=current.job_id)
             events = (skip,)
     finish = FinishOccurrence(schedule=name, timestamp=now, job_id=current.job_id, outcome=outcome)
     return AppendEvents((*events, finish))
@@ -177,7 +180,7 @@ def _confirm_job(schedule_state: ScheduleState, current: Occurrence, now: int) -
 
 
 def _todo(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
-    # absolute, because a clock may have jumped back: only one Job can begin under the id
+    # Absolute, because a clock may have jumped back. A start too early is harmless: one id can begin only one Job.
     missing_ms = abs(now - current.decided_at)
     state = job_state(summary, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
     return DUE[state]["schedule"]

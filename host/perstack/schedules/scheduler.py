@@ -213,11 +213,11 @@ class Scheduler:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return await self._failed(item, "its Job was cancelled")
+            return await self._failure_of(item, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return await self._failed(item, error_line(error))
+            return await self._failure_of(item, error_line(error))
 
-    async def _failed(self, item: DueItem, error: str) -> DueWorkResult:
+    async def _failure_of(self, item: DueItem, error: str) -> DueWorkResult:
         match item.kind:
             case "task":
                 return DueWorkResult(did="failed", task_id=item.id, error=error)
@@ -235,7 +235,7 @@ class Scheduler:
 
     async def _process(self, item: DueItem) -> DueWorkResult | None:
         if item.problem is not None:
-            return await self._failed(item, item.problem)
+            return await self._failure_of(item, item.problem)
         if item.kind != "list":  # before a task's command runs
             await space_of(self._source.setup.storage, item.kind).require_own(item.id)
         match item.kind:

@@ -150,7 +150,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
     async def load_state(self, name: str) -> Loaded[ScheduleState] | None:
         """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
         stored = await SCHEDULES.store.read(self._space, name)
-        return await self._since(name, stored) or (await self.readable(name)).or_raise().loaded
+        return await self._since(name, stored) or (await self.read_intact(name)).or_raise().loaded
 
     async def add(
         self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]

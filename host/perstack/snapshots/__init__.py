@@ -13,7 +13,7 @@ Files may change at any moment and tree data may be forged. So all paths are ope
 following links, sizes and depths are bounded, and blobs are checked against their digests. The format of trees is in
 `trees`: a change there affects the walk, `stored_trees` and `rewind_steps`.
 
-The kernel knows two protocols: `engine.log.snapshot_recorder` (`job_snapshots`), and the lease of a workspace that is
+The kernel knows two protocols: `engine.log.snapshot_protocol` (`job_snapshots`), and the lease of a workspace that is
 not being rewound (`job_files.workspace_lease`). `trees`, `tree_diff` and
 `ignore_rules` are pure.
 """

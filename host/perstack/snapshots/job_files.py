@@ -208,7 +208,7 @@ class JobFiles:
         run = await self._reader.state_at(checkpoint_id, job_id)
         if not elsewhere and not _works_in(run.start, self._workspace):
             raise UsageError(
-                f"Job {job_id} did not work in {self._workspace}: go to its folder, or name this one as the workspace"
+                f"Job {job_id} did not work in {self._workspace}: change to its folder, or name it as the workspace"
             )
         return run
 

@@ -15,9 +15,10 @@ from perstack.core.runs.events.files import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
+from perstack.engine.log.job_summary_file import JobSummaryFile
 from perstack.engine.log.run_log import load_job, run_logs
-from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
-from perstack.engine.log.snapshot_recorder import SnapshotRecorder
+from perstack.engine.log.run_session import Emitter, RunSession
+from perstack.engine.log.snapshot_protocol import SnapshotRecorder
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.snapshots.changes import file_diffs
@@ -339,7 +340,7 @@ class Rewinder:
         async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
             job = await load_job(self._storage, rewound.job_id)
             ref = RunRef(rewound.job_id, rewound.run_id)
-            lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
+            lines = (await run_logs(self._storage).read_intact(ref)).or_raise().lines
             if any(isinstance(line.event, FinishRewind) and line.event.start == rewound.start for line in lines):
                 return
             async with self._audit.anchored(job):

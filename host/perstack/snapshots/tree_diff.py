@@ -255,7 +255,7 @@ def compared_bytes(entry: Entry | None) -> int | None:
 
 
 def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
-    """Return the diff of a path. Contents are None for a missing or not compared file."""
+    """Return the diff of a path. `old` and `new` are None for a file that is missing or is not compared."""
     path, old_side, new_side = spell(change.path), _side(change.old), _side(change.new)
     compares = [side for side in (old_side, new_side) if side is not None and side.kind in ("file", "program")]
     if not compares or change.kind == "mode":

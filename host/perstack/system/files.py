@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perstack.errors import Conflict, NotFound
 
-_UNSUPPORTED_ERRORS = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # of network file systems
+_UNSUPPORTED_ERRORS = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # errors of network file systems
 
 
 def sync(fd: int) -> None:

@@ -93,10 +93,10 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
 
 def reason_of(text: str | None) -> tuple[PauseReason, str | None]:
     """Return pause reason and message; another text is a question for a person. Raises UsageError."""
-    plain = _letters(text or "")
+    plain = _comparable(text or "")
     if text is None or not plain:
         raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")
-    reasons: dict[str, PauseReason] = {_letters(reason): reason for reason in get_args(PauseReason)}
+    reasons: dict[str, PauseReason] = {_comparable(reason): reason for reason in get_args(PauseReason)}
     if plain in reasons:
         return reasons[plain], None
     similar = nearest(plain, reasons, 0.8) if not text.strip().count(" ") else None
@@ -139,5 +139,6 @@ def error_of(error: str | JsonObject) -> tuple[str, JsonObject | None]:
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…", error
 
 
-def _letters(text: str) -> str:
+def _comparable(text: str) -> str:
+    """Return the letters and digits of a text, case-folded, so that spellings of one name are equal."""
     return "".join(char for char in text.casefold() if char.isalnum())

@@ -91,7 +91,7 @@ class ResumeTask(TaskEvent):
     """The task continues."""
 
     type: Literal["resumeTask"] = "resumeTask"
-    checkpoint_id: str | None = None  # to return to, with its `state` and `data`; None to continue as it is
+    checkpoint_id: str | None = None  # checkpoint whose `state` and `data` are restored; None to keep the current ones
     state: JsonObject | None = None  # new state; None keeps the present one
     data: JsonObject | None = None
     input: JsonValue = None

@@ -56,7 +56,7 @@ class Operation:
     method: Method  # HTTP method; GET for operations that only read
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
-    decides: Mark  # whether the call itself is a decision for a person, without regard to its arguments
+    decides: Mark  # mark if the call itself is a decision for a person, whatever its arguments are
     gives: type[Record] = TaskState  # model of the result as doors show it
     shown: Callable[[Any, Any], Record] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE

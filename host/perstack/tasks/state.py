@@ -77,7 +77,9 @@ class TaskState(Record):
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # from their logs, not from this one
+    blocked_by: tuple[Dependency, ...] = Field(
+        default=(), exclude_if=falsy
+    )  # read from the logs of these tasks, not from this log
     token: str | None = None  # allows its holder to signal the awaited event; only in the result of `pause`
     token_hash: str | None = None
     answered: bool = Field(default=False, exclude_if=falsy)  # True if a paused task's event has occurred
@@ -193,7 +195,7 @@ TRANSITIONS: dict[str, Transition[Place]] = {
     "archiveTask": transition("completed", "failed", to=("archived",)),
 }
 
-_CREATION_OPERATIONS: tuple[Operation, ...] = ("checkpoint", "pause")  # only by `create`
+_CREATION_OPERATIONS: tuple[Operation, ...] = ("checkpoint", "pause")  # operations that only `create` performs
 
 
 def _operations_at(place: Place) -> tuple[Operation, ...]:

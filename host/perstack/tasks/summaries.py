@@ -79,7 +79,9 @@ class TaskSummary(Record):
     due_at: int | None = None  # time to resume or fail it without its agent, in milliseconds since 1970
     polls: bool = Field(default=False, exclude_if=falsy)  # True: a command is asked whether it may continue
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as last read from their logs; not stored
+    blocked_by: tuple[Dependency, ...] = Field(
+        default=(), exclude_if=falsy
+    )  # not stored: read from the logs of these tasks
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)  # True if its log cannot be read: `error` says where

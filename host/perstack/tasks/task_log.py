@@ -288,7 +288,7 @@ async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]
     cycle = find_cycle(task_id, dependencies, {other_id: depends_on(row) for other_id, row in rows.items()})
     if cycle is not None:
         raise UsageError(
-            f"task {task_id} cannot wait for {in_short(dependencies)}: that would be a circle, {' -> '.join(cycle)};"
+            f"task {task_id} cannot wait for {in_short(dependencies)}: that would be a cycle, {' -> '.join(cycle)};"
             f" leave one of these out"
         )
     return dependencies

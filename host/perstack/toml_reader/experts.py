@@ -80,7 +80,9 @@ class Draft:
     report: Reporter
     at: KeyPath
     delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])  # place of each; filled last
-    patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])  # of Agent Skills, with folders
+    patterns: list[tuple[Path, str]] = field(
+        default_factory=list[tuple[Path, str]]
+    )  # patterns of Agent Skills, each with its folder
     tests: TomlValue | None = None  # tests as written; they are read on request, and not by Runs
 
     def problem_of(self, delegate: str) -> Problem:
@@ -92,7 +94,7 @@ class Draft:
 
 
 def commands_of(draft: Draft) -> Iterator[str | tuple[str, ...]]:
-    """Yield the commands of an Expert's tests, as written: what they run is protected before they are read."""
+    """Yield the commands of an Expert's tests as written, to protect the files that they run before tests are read."""
     for test in draft.tests if isinstance(draft.tests, list) else ():
         expect = test.get("expect") if isinstance(test, dict) else None
         command = expect.get("command") if isinstance(expect, dict) else None

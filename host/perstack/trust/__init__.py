@@ -11,8 +11,9 @@ finds them in command lines and `rule_programs` in allow rules (both pure), `nam
 with their content. Of words that may be data only files that git tracks count (`git_index`). What is run is also what
 no Expert may change (`run_files`): a new kind of words in `named_files` must be right for both.
 
-The kernel knows `engine.plugins.agreements.TrustCheck`, without which no Host is made, and two parts, without which
+The kernel knows `engine.plugins.trust_checks.TrustCheck`, without which no Host is made, and two parts, without which
 no Job is driven or no Expert added: `engine.context.protection.RUN_FILES` (`run_files`) and
-`engine.runs.run_skills.EXPERT_OF_FILE` (`definition_files`). Doors ask for agreements in `doors.shared.agreements`.
-State of other origin is a matter of `perstack.state_guard`, and grants of rules of `perstack.config.grants`.
+`engine.runs.run_skills.EXPERT_OF_FILE` (`definition_files`). Doors ask for agreements in
+`doors.shared.agreement_items`. State of other origin is a matter of `perstack.state_guard`, and grants of rules of
+`perstack.config.grants`.
 """

@@ -42,7 +42,7 @@ from perstack.system.module_path import module_path
 if TYPE_CHECKING:
     from perstack.expert_tests.models import ExpertTest  # for types only: a start without tests needs none of it
 
-_MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
+_MAX_FILE_BYTES = 16 << 20  # maximum bytes to hash; larger files are compared by inode, size and times
 _VARIABLE = r"\$\{([A-Za-z_]\w*)\}"  # compiled where a word has one, since every start imports this module
 _SQLITE = b"SQLite format 3\0"
 

@@ -24,11 +24,12 @@ class Sharer:
 
     run_id: str
     account: str = JOB  # account of its Expert that it spends from in addition to the Job's
-    used: Amounts = field(
-        default_factory=dict[Unit, int]
-    )  # by the delegate and Runs below it; includes reserved amounts
+    used: Amounts = field(default_factory=dict[Unit, int])
+    """Amounts that the delegate and the Runs below it have used or reserved."""
     cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
-    needs: Amounts = field(default_factory=dict[Unit, int])  # by its next step, if it stopped without
+    needs: Amounts = field(
+        default_factory=dict[Unit, int]
+    )  # amounts that its next step needs, if it stopped for want of them
 
 
 def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:

@@ -59,12 +59,12 @@ class DispatcherConnection:
             try:
                 result = await work()
             except DispatcherError as error:
-                await asyncio.sleep(self.failed(error))
+                await asyncio.sleep(self.record_failure(error))
             else:
-                self.answered()
+                self.record_answer()
                 return result
 
-    def failed(self, error: DispatcherError) -> float:
+    def record_failure(self, error: DispatcherError) -> float:
         """Record an error; return the seconds to wait before the next call."""
         if not self._pause:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
@@ -73,7 +73,7 @@ class DispatcherConnection:
         self._pause = min(max(self._pause * 2, _MIN_RETRY_S), _MAX_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         if self._pause:
             self._pause = 0.0
             self._report(
@@ -126,7 +126,7 @@ class ClaimHandler:
         self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()  # set when a claim was released, or started or stopped waiting for delegates
-        self.soonest: int | None = None
+        self.earliest_due: int | None = None
         """Due time of the first order that was put back, in milliseconds since 1970; None without one."""
 
     def __len__(self) -> int:
@@ -319,7 +319,7 @@ class ClaimHandler:
             outcome_kind, status = await self._run_status(order, outcome.kind)
             decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
         if isinstance(decision, Requeue) and not has_begun:
-            self.soonest = decision.due if self.soonest is None else min(self.soonest, decision.due)
+            self.earliest_due = decision.due if self.earliest_due is None else min(self.earliest_due, decision.due)
         return decision
 
     async def _run_status(self, order: Order, outcome: DriveOutcome) -> tuple[DriveOutcome, RunStatus | None]:

@@ -16,7 +16,8 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import ACTIVE, Run, RunStatus
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
-from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
+from perstack.engine.log.job_summary_file import JobSummaryFile
+from perstack.engine.log.run_session import OnEvent, RunSession
 from perstack.engine.log.storage_access import read_storage_name
 from perstack.errors import NotFound
 from perstack.iterations.iterations import Iterations

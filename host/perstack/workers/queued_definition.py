@@ -17,7 +17,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events.lifecycle import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.jobs.queueing import QueueRequest
+from perstack.engine.jobs.queueing_protocol import QueueRequest
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_drive import JobDrive

@@ -1,7 +1,7 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to the order and releases
-it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
+Each claim gets a task in `claimed_jobs.ClaimHandler`, which drives the Job, decides what happens to the order and
+releases it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
   that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.
@@ -42,13 +42,11 @@ from perstack.workers.claimed_jobs import ClaimHandler, DispatcherConnection
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
-# Health.
-
 MAX_SILENCE_S = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
 
 _HEALTH_CHECK_INTERVAL_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
-_PROBE_JOB_ID = "health"
+_PROBE_JOB_ID = "health"  # id of a Job that need not exist
 
 
 class Health:
@@ -85,15 +83,14 @@ class Health:
             await asyncio.sleep(_HEALTH_CHECK_INTERVAL_S)
 
 
-_T = TypeVar("_T")
-
-CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker asks for a Job without a notification
+CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker claims again if no notification has arrived
 DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
-SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed
-_RELEASE_DELAY_MS = 1_000
-"""Milliseconds for which a released Job is left to other workers: this one holds its maximum of Jobs."""
+SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order; each lists all submitted Jobs
+_RELEASE_DELAY_MS = 1_000  # milliseconds in which only other workers may claim a Job that this one has no room for
 _RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
 _HEARTBEAT_TIMEOUT_S = 5.0
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +105,11 @@ class WorkerSettings:
 
 
 class DueResult(Protocol):
-    """Outcome of due work, for the report of a worker."""
+    """Outcome of due work, for the report of a worker: what was done, and to which task, series or schedule."""
 
     @property
     def did(self) -> str:
-        """The action."""
+        """The action, such as `started`."""
         ...
 
     @property
@@ -122,30 +119,30 @@ class DueResult(Protocol):
 
     @property
     def task_id(self) -> str | None:
-        """The task that it was done to."""
+        """The task; None for a schedule or a series."""
         ...
 
     @property
     def series_id(self) -> str | None:
-        """The series of iterations that it was done to."""
+        """The series of iterations."""
         ...
 
     @property
     def schedule(self) -> str | None:
-        """The schedule that it was done to."""
+        """The schedule."""
         ...
 
     @property
     def error(self) -> str | None:
-        """The error that it failed with."""
+        """The error if the action failed."""
         ...
 
 
 class DueWork(Protocol):
-    """Scheduler of tasks and schedules; `perstack.schedules.scheduler` has it."""
+    """Scheduler of tasks and schedules; `perstack.schedules.scheduler` implements it."""
 
     async def watch(self, interval: int, on_woken: Callable[[DueResult], None], *, with_jobs: bool = True) -> None:
-        """Do what is due every `interval` milliseconds until cancelled."""
+        """Do what is due every `interval` milliseconds until cancelled, and call `on_woken` with each result."""
         ...
 
     def wake(self) -> None:
@@ -168,7 +165,7 @@ class Worker:
         drive: Callable[[str], Drive],
         report: Report = lambda report: None,
     ) -> None:
-        """Create; `scheduler` must queue what is due, and `drive` returns a driver of Jobs for a worker name."""
+        """Create a worker. `scheduler` must queue what is due; `drive` returns a driver of Jobs for a worker's name."""
         self.name = f"{settings.name}-{secrets.token_hex(2)}"
         self.counters = WorkerCounters()
         self.health = Health(jobs.storage)
@@ -183,7 +180,7 @@ class Worker:
         self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()
         self._releases = set[asyncio.Task[None]]()
-        """Releases of claims under way. A cancelled `run` does not end them: nobody else knows of these claims."""
+        """Releases under way. A cancelled `run` waits for them, because nobody else knows of these claims."""
         self._max_jobs = min(2 * settings.concurrency, job_slots().limit)
         """Maximum number of Jobs held, including Jobs that wait for delegates."""
 
@@ -230,10 +227,10 @@ class Worker:
 
         async def take_seat() -> Seat:
             seat = self._dispatcher.seat(self.name, labels=settings.labels, concurrency=settings.concurrency)
-            # not by the stack: an error on leaving is only reported, because the worker has released its orders
-            entered = await seat.__aenter__()
+            # Not entered by the stack: an error on leaving is only reported, since all orders are released by then.
+            entered_seat = await seat.__aenter__()
             stack.push_async_callback(self._disconnect, seat)
-            return entered
+            return entered_seat
 
         return await self._connection.call(take_seat)
 
@@ -241,7 +238,7 @@ class Worker:
         try:
             await seat.__aexit__(None, None, None)
         except DispatcherError as error:
-            self._connection.failed(error)
+            self._connection.record_failure(error)
 
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
@@ -254,9 +251,9 @@ class Worker:
             try:
                 claim = await self._next_claim(seat)
             except DispatcherError as error:
-                await self._unless_leaving(asyncio.sleep(self._connection.failed(error)))
+                await self._unless_leaving(asyncio.sleep(self._connection.record_failure(error)))
                 continue
-            self._connection.answered()
+            self._connection.record_answer()
             if claim is None:
                 await self._unless_leaving(self._wait_for_order(seat))
                 continue
@@ -278,6 +275,7 @@ class Worker:
         await self._unless_leaving(asyncio.sleep(_RELEASE_PAUSE_S))
 
     async def _next_claim(self, seat: Seat) -> Claim | None:
+        """Claim an order; None without one. If the worker leaves, a claim that arrives later is released."""
         claiming = asyncio.ensure_future(seat.claim())
         leaving = asyncio.ensure_future(self._leaving.wait())
         is_taken = False
@@ -306,19 +304,21 @@ class Worker:
                 await seat.release(claim, claim.order)
 
     async def _wait_for_order(self, seat: Seat) -> None:
-        seconds, soonest = CLAIM_POLL_INTERVAL_S, self._claims.soonest
-        if soonest is not None:
-            self._claims.soonest = None
-            seconds = min(seconds, max(0.01, (soonest - self._clock.now()) / 1000))
+        """Wait for a notification, the poll interval, or the time at which the next released order is due."""
+        seconds, next_due = CLAIM_POLL_INTERVAL_S, self._claims.earliest_due
+        if next_due is not None:
+            self._claims.earliest_due = None
+            seconds = min(seconds, max(0.01, (next_due - self._clock.now()) / 1000))
         try:
             await seat.wait(seconds)
         except DispatcherError as error:
-            await asyncio.sleep(self._connection.failed(error))
+            await asyncio.sleep(self._connection.record_failure(error))
 
     async def _worker_names(self) -> frozenset[str]:
         return frozenset(worker.name for worker in await self._dispatcher.workers())
 
     async def _drain(self, running: set[asyncio.Task[None]]) -> None:
+        """Let the current steps end; stop what is left after `drain` seconds, and cancel what does not stop."""
         self._claims.leave_after_step()
         await self._wait_until_empty(self._settings.drain)
         self._claims.leave_now()
@@ -343,11 +343,11 @@ class Worker:
                 async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                     lost = await seat.beat()
             except DispatcherError as error:
-                self._connection.failed(error)
+                self._connection.record_failure(error)
             except TimeoutError:
-                self._connection.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
+                self._connection.record_failure(DispatcherError(f"{self._dispatcher.location} does not answer"))
             else:
-                self._connection.answered()
+                self._connection.record_answer()
                 self.health.record_heartbeat()
                 for claim_id in lost:
                     self._claims.lose(claim_id)
@@ -356,7 +356,7 @@ class Worker:
     async def _schedule(self) -> None:
         while True:
             try:
-                # without Jobs: one that is paused for a rate limit has an order, due when the limit ends
+                # without Jobs, because a Job that a rate limit has paused has an order, which is due when it ends
                 await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._report_due_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
                 text = f"the scheduler failed, and is started again: {error_text(error)}"
@@ -370,7 +370,7 @@ class Worker:
             try:
                 for job_id in await self._jobs.queue.requeue_lost():
                     self._report(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
-            except Exception as error:  # noqa: BLE001 - it is tried again
+            except Exception as error:  # noqa: BLE001 - the next sweep tries again
                 facts = {"error": error_text(error)}
                 text = f"Jobs without an order could not be searched for: {error_text(error)}"
                 self._report(WorkerReport(event="failed", level="warning", text=text, facts=facts))
@@ -385,11 +385,12 @@ class Worker:
     def _report_due_work(self, result: DueResult) -> None:
         ids = {"task": result.task_id, "series": result.series_id, "schedule": result.schedule}
         facts: dict[str, JsonValue] = {key: value for key, value in ids.items() if value is not None}
-        subject = " ".join(str(value) for pair in facts.items() for value in pair)
-        suffix = "" if result.error is None else f": {error_text(result.error)}"
+        subject = " ".join(f"{kind} {subject_id}" for kind, subject_id in facts.items())
+        level: Level = "info" if result.error is None else "error"
+        suffix = ""
         if result.error is not None:
             facts["error"] = error_text(result.error)
-        level: Level = "info" if result.error is None else "error"
+            suffix = f": {facts['error']}"
         text = f"{subject} {result.did}{suffix}".strip()
         self._report(
             WorkerReport(

@@ -149,7 +149,7 @@ class _ConverseEvent(_Failures):
     usage: OrNone[_ConverseUsage] = None
 
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "toolCalls",
@@ -199,22 +199,24 @@ class ConverseDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        converse_event = _read(_ConverseEvent, data)
-        if converse_event.usage is not None:
-            highest(self._counts, converse_event.usage.model_dump())
-        if converse_event.delta is not None and converse_event.delta.delta is not None:
-            self._grow(self._block(converse_event.delta.index, converse_event.delta.delta), converse_event.delta.delta)
-        elif converse_event.start is not None and converse_event.start.start is not None:
-            self._start(converse_event.start.index, converse_event.start.start)
-        elif converse_event.stop is not None:
-            self._stop_reason = converse_event.stop.reason
-        elif converse_event.metadata is not None:
-            if converse_event.metadata.usage is not None:
-                highest(self._counts, converse_event.metadata.usage.model_dump())
+        stream_event = _read(_ConverseEvent, data)
+        if stream_event.usage is not None:
+            highest(self._counts, stream_event.usage.model_dump())
+        if stream_event.delta is not None and stream_event.delta.delta is not None:
+            self._extend_block(
+                self._find_or_start_block(stream_event.delta.index, stream_event.delta.delta), stream_event.delta.delta
+            )
+        elif stream_event.start is not None and stream_event.start.start is not None:
+            self._start_block(stream_event.start.index, stream_event.start.start)
+        elif stream_event.stop is not None:
+            self._stop_reason = stream_event.stop.reason
+        elif stream_event.metadata is not None:
+            if stream_event.metadata.usage is not None:
+                highest(self._counts, stream_event.metadata.usage.model_dump())
             return ReplyProgress.IDLE if self._stop_reason is None else ReplyProgress.LAST
-        elif converse_event.output is not None and converse_event.output.message is not None:
-            return self._take_whole(converse_event, converse_event.output.message)
-        elif not converse_event.model_fields_set:
+        elif stream_event.output is not None and stream_event.output.message is not None:
+            return self._take_whole(stream_event, stream_event.output.message)
+        elif not stream_event.model_fields_set:
             return ReplyProgress.IDLE
         return ReplyProgress.MORE if self._stop_reason is None else ReplyProgress.FINISHED
 
@@ -229,17 +231,21 @@ class ConverseDecoder:
         indexes = [block.index for block in self._blocks]
         if len(set(indexes)) == len(indexes):
             self._blocks.sort(key=lambda block: block.index)
-        reply = ExpertMessage(contents=tuple(part for block in self._blocks if (part := _part(block)) is not None))
-        check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="there was no messageStop")
-        return Generation(reply, _usage(self._counts), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
+        reply = ExpertMessage(
+            contents=tuple(part for block in self._blocks if (part := _reply_part(block)) is not None)
+        )
+        check_end(self._stop_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no messageStop")
+        return Generation(
+            reply, _usage(self._counts), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
+        )
 
-    def _take_whole(self, converse_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
+    def _take_whole(self, stream_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
         for index, change in enumerate(message.content or ()):
-            self._grow(self._start(index, change), change.model_copy(update={"tool_use": None}))
-        self._stop_reason = converse_event.stop_reason
+            self._extend_block(self._start_block(index, change), change.model_copy(update={"tool_use": None}))
+        self._stop_reason = stream_event.stop_reason
         return ReplyProgress.LAST
 
-    def _start(self, index: int | None, change: _Change) -> _ConverseBlock:
+    def _start_block(self, index: int | None, change: _Change) -> _ConverseBlock:
         if self._blocks:
             self._blocks[-1].end()
         block = _ConverseBlock(len(self._blocks) if index is None else index, self._on_delta)
@@ -247,16 +253,16 @@ class ConverseDecoder:
         self._blocks.append(block)
         return block
 
-    def _block(self, index: int | None, piece: _Change) -> _ConverseBlock:
+    def _find_or_start_block(self, index: int | None, piece: _Change) -> _ConverseBlock:
         """Return the block of a piece. Only calls have a start."""
         for block in reversed(self._blocks):
             if (index is None or block.index == index) and block.takes(piece):
                 return block
         if piece.tool_use is not None:
             raise bad_response(f"there is a delta of block {index}, which has no start", retryable=True)
-        return self._start(index, _Change())
+        return self._start_block(index, _Change())
 
-    def _grow(self, block: _ConverseBlock, piece: _Change) -> None:
+    def _extend_block(self, block: _ConverseBlock, piece: _Change) -> None:
         block.text.add(piece.text)
         if piece.tool_use is not None:
             block.json.append(arguments_text(piece.tool_use.input))
@@ -311,9 +317,9 @@ def _usage(counts: Mapping[str, int]) -> Usage:
     return Usage.of(sent, counts.get("generated", 0), cached=cached, cache_writes=written)
 
 
-def _part(block: _ConverseBlock) -> ReplyPart | None:
+def _reply_part(block: _ConverseBlock) -> ReplyPart | None:
     if block.call is not None:
-        return _call(block.call, block.json) if not block.call.type else None
+        return _tool_call(block.call, block.json) if not block.call.type else None
     if any(block.redacted):
         return ThinkingPart(thinking="", opaque={VENDOR: {"redacted": _join_base64(block.redacted)}})
     signature, thinking, text = "".join(block.signature), block.thinking.text, block.text.text
@@ -323,7 +329,7 @@ def _part(block: _ConverseBlock) -> ReplyPart | None:
     return TextPart(text=text) if text else None
 
 
-def _call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
+def _tool_call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
     args, raw_args = read_arguments(join_arguments([arguments_text(tool_use.input), *pieces]))
     return ToolCallPart(tool_call_id=tool_use.id, tool_name=tool_use.name, args=args, raw_args=raw_args)
 
@@ -361,27 +367,27 @@ async def aws_events(body: AsyncIterable[bytes]) -> AsyncGenerator[str]:
     while len(first) < _LENGTHS_BYTES and (chunk := await anext(chunks, b"")):
         first += chunk
     if first and 0 not in first[:_LENGTHS_BYTES]:
-        async with aclosing(server_sent_events(_again(first, chunks))) as events:
+        async with aclosing(server_sent_events(_prepend(first, chunks))) as events:
             async for text in events:
                 yield text
         return
-    async for chunk in _again(first, chunks):
+    async for chunk in _prepend(first, chunks):
         buffer.add_data(chunk)
         try:
-            texts = [_data_of(message) for message in buffer]
+            texts = [_json_of_frame(message) for message in buffer]
         except ParserError as error:
             raise stream_interrupted(f"a frame is damaged: {error}") from error
         for text in texts:
             yield text
 
 
-async def _again(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def _prepend(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     yield first
     async for chunk in chunks:
         yield chunk
 
 
-def _data_of(message: EventStreamMessage) -> str:
+def _json_of_frame(message: EventStreamMessage) -> str:
     headers = cast("dict[str, JsonValue]", message.headers)  # the stubs declare numbers
     if headers.get(":message-type") == "error":
         error = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}

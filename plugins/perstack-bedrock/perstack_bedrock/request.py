@@ -66,7 +66,7 @@ _NO_TOOL: JsonObject = {
 }
 """Tool that is listed if none is left after calls: the API refuses calls and results without `toolConfig`."""
 
-_NOTHING: JsonObject = {"text": NO_TEXT}
+_EMPTY_MESSAGE_BLOCK: JsonObject = {"text": NO_TEXT}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
 _DOCUMENT = b'{"document":'
 _CONTINUE = b',{"role":"user","content":[{"text":"%s"}]}' % CONTINUE.encode()
@@ -82,12 +82,14 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     )
     may_not_call = lacks_tools or (bool(request.tools) and not request.allow_tools)
 
-    def end(blocks: list[bytes]) -> list[bytes]:
+    def finish_blocks(blocks: list[bytes]) -> list[bytes]:
         with_notice = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
         return _add_cache_mark(with_notice) if has_cache else with_notice
 
-    head = request_prefix(request, VENDOR, (settings, lacks_tools), lambda: _head(request, settings, lacks_tools))
-    return request_body(head, (*turns.parts(end), *([_CONTINUE] if ends_unfinished(request) else [])))
+    head = request_prefix(
+        request, VENDOR, (settings, lacks_tools), lambda: _request_fields(request, settings, lacks_tools)
+    )
+    return request_body(head, (*turns.parts(finish_blocks), *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
 def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncoder:
@@ -101,7 +103,7 @@ def tools_of(request: GenerationRequest) -> WireTools:
     return wire_tools(request, CONVERSE)
 
 
-def _head(request: GenerationRequest, settings: BedrockSettings, lacks_tools: bool) -> JsonObject:
+def _request_fields(request: GenerationRequest, settings: BedrockSettings, lacks_tools: bool) -> JsonObject:
     head: JsonObject = {}
     max_tokens, fields = limits_and_thinking(request, settings)
     limits: JsonObject = {
@@ -154,7 +156,7 @@ class _BlockWriter:
             case UserMessage():
                 blocks = self._contents(message.contents, blobs)
                 # the API rejects a document without a text
-                return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
+                return blocks if any("text" in block for block in blocks) else [_EMPTY_MESSAGE_BLOCK, *blocks]
             case ToolMessage():
                 return self._results(message.contents, blobs)
             case ExpertMessage():

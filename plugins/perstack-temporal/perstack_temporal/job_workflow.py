@@ -154,10 +154,8 @@ class JobWorkflow:
         """Give the order to the first worker that claims it; None for later ones and for a worker that it refuses."""
         held = self._claimed_order
         if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
-            order, is_taken_over = (
-                held["order"],
-                True,
-            )  # restarted by the server, so its holder has lost it
+            # the server restarted the activity, so the holder has lost the order
+            order, is_taken_over = held["order"], True
         elif held is None and ticket in self._offered and self._lost_order is not None:
             order, is_taken_over = self._lost_order, True
         elif held is None and ticket in self._offered and self._waiting is not None:

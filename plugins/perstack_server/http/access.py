@@ -163,11 +163,11 @@ class AccessMiddleware:
             connection.restart_deadline()
 
     def _reject_unknown(self, scope: Scope) -> Response | None:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if self._expected_to_decide is not None and hmac.compare_digest(given, self._expected_to_decide):
+        token_header = dict(scope["headers"]).get(b"authorization", b"")
+        if self._expected_to_decide is not None and hmac.compare_digest(token_header, self._expected_to_decide):
             scope[MAY_DECIDE] = True
             return None
-        if self._expected is None or is_open(scope["path"]) or hmac.compare_digest(given, self._expected):
+        if self._expected is None or is_open(scope["path"]) or hmac.compare_digest(token_header, self._expected):
             return None
         return PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
 
@@ -180,5 +180,5 @@ def _bad_request(path: str, problem: str) -> Response:
     if path == PATH:
         error = {"jsonrpc": "2.0", "id": None, "error": {"code": _PARSE_ERROR, "message": problem}}
         return JSONResponse(error, 400)
-    told = {"title": UsageError.__name__, "detail": problem, "status": 400}
-    return JSONResponse(told, 400, media_type="application/problem+json")
+    details = {"title": UsageError.__name__, "detail": problem, "status": 400}
+    return JSONResponse(details, 400, media_type="application/problem+json")

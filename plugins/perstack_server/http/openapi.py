@@ -44,13 +44,15 @@ _REFUSALS = {
 
 def description_of_all(server: str, rows: Sequence[operation_table.Operation] = OPERATIONS) -> JsonObject:
     """Return the whole description, for the server at this address."""
-    operations = [one for one in (*map(task_operation, rows), *JOB_OPERATIONS) if one.route is not None]
+    operations = [
+        operation for operation in (*map(task_operation, rows), *JOB_OPERATIONS) if operation.route is not None
+    ]
     schemas = _schemas(operations)
     paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _hook()}}
-    for one in operations:
-        if one.route is not None:
-            paths.setdefault(one.route.path, {})[one.route.method.lower()] = _describe_operation(
-                one, one.route, schemas
+    for operation in operations:
+        if operation.route is not None:
+            paths.setdefault(operation.route.path, {})[operation.route.method.lower()] = _describe_operation(
+                operation, operation.route, schemas
             )
     components: JsonObject = {
         "schemas": {**schemas, "Problem": _PROBLEM},
@@ -99,10 +101,12 @@ def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, 
     schema = schemas[model.__name__]
     properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
     spellings = {field.alias or name: name for name, field in model.model_fields.items()}
-    in_path = [one for one in properties if f"{{{one}}}" in route.path]
-    needed = [one for one in cast("list[str]", schema.get("required", [])) if one not in in_path]
-    both = {spelled: about for one in properties for spelled, about in _spellings(one, spellings[one], properties[one])}
-    parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
+    in_path = [name for name in properties if f"{{{name}}}" in route.path]
+    needed = [name for name in cast("list[str]", schema.get("required", [])) if name not in in_path]
+    spelled_properties = {
+        spelled: about for name in properties for spelled, about in _spellings(name, spellings[name], properties[name])
+    }
+    parameters: list[JsonValue] = [_parameter(name, "path", {"type": "string"}, required=True) for name in in_path]
     if "job_id" in model.model_fields:
         parameters.append(_parameter("Idempotency-Key", "header", {"type": "string"}, required=False))
     described: JsonObject = {
@@ -113,10 +117,17 @@ def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, 
         "responses": _responses(operation, route),
     }
     if route.method in ("GET", "DELETE"):
-        elsewhere = {*in_path, *(spellings[one] for one in in_path)}
-        parameters += [_parameter(one, "query", both[one], required=False) for one in both if one not in elsewhere]
+        in_path_spellings = {*in_path, *(spellings[name] for name in in_path)}
+        parameters += [
+            _parameter(name, "query", spelled_properties[name], required=False)
+            for name in spelled_properties
+            if name not in in_path_spellings
+        ]
     else:
-        described["requestBody"] = {"required": bool(needed), "content": _content(_body(both, needed, spellings))}
+        described["requestBody"] = {
+            "required": bool(needed),
+            "content": _content(_body(spelled_properties, needed, spellings)),
+        }
     return described
 
 
@@ -125,11 +136,11 @@ def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: M
     body: JsonObject = {
         "type": "object",
         "properties": cast("JsonObject", properties),
-        "required": [one for one in needed if one == spellings[one]],
+        "required": [name for name in needed if name == spellings[name]],
         "additionalProperties": False,
     }
     either = [
-        {"anyOf": [{"required": [one]}, {"required": [spellings[one]]}]} for one in needed if one != spellings[one]
+        {"anyOf": [{"required": [name]}, {"required": [spellings[name]]}]} for name in needed if name != spellings[name]
     ]
     return {**body, "allOf": cast("JsonValue", either)} if either else body
 

@@ -29,7 +29,8 @@ from perstack.doors.operations import (
 )
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.oversight.cloud_events import is_cloud_event, read_cloud_event
@@ -65,7 +66,11 @@ def routes(
         return Route(route.path, _endpoint(operation, change), methods=[route.method])
 
     return [
-        *(route_of(one, one.route) for one in map(task_operation, rows) if one.route is not None),
+        *(
+            route_of(operation, operation.route)
+            for operation in map(task_operation, rows)
+            if operation.route is not None
+        ),
         Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
         Route(_DESCRIPTION, _description(rows), methods=["GET"]),
         Route(_PAGE, _page, methods=["GET"]),
@@ -83,7 +88,7 @@ def job_routes(served_project: ServedProject) -> list[Route]:
 
         return Route(route.path, _endpoint(operation, perform), methods=[route.method])
 
-    return [route_of(one, one.route) for one in JOB_OPERATIONS if one.route is not None]
+    return [route_of(operation, operation.route) for operation in JOB_OPERATIONS if operation.route is not None]
 
 
 def is_open(path: str) -> bool:
@@ -94,12 +99,12 @@ def is_open(path: str) -> bool:
 def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Awaitable[Response]]) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
-            given = _with_path(await _arguments_of(request), request.path_params)
+            body = _with_path(await _arguments_of(request), request.path_params)
             key = request.headers.get(_IDEMPOTENCY_KEY)
-            is_named = given.get("jobId") is not None or given.get("job_id") is not None
+            is_named = body.get("jobId") is not None or body.get("job_id") is not None
             if key and not is_named and "job_id" in operation.arguments.model_fields:
-                given["jobId"] = f"http-{sha256(key.encode()).hexdigest()[:32]}"
-            return await perform(request, read_arguments(operation.arguments, given))
+                body["jobId"] = f"http-{sha256(key.encode()).hexdigest()[:32]}"
+            return await perform(request, read_arguments(operation.arguments, body))
         except PerstackError as error:
             return _refusal(error)
 
@@ -190,13 +195,13 @@ async def _arguments_of(request: Request) -> JsonObject:
     return body
 
 
-def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
+def _with_path(body: JsonObject, path: Mapping[str, str]) -> JsonObject:
     """Return the arguments merged with those in the path. Raises UsageError if the two differ."""
-    merged = dict(given)
+    merged = dict(body)
     for name, value in path.items():
         for key in (name, to_snake(name)):
             if merged.pop(key, value) != value:
-                raise UsageError(f"{key}: the path has {value} but the body {given[key]}: leave one out")
+                raise UsageError(f"{key}: the path has {value} but the body {body[key]}: leave one out")
     return {**merged, **path}
 
 
@@ -220,11 +225,11 @@ def _json(fact: Record, status: int) -> Response:
 
 def _refusal(error: PerstackError) -> Response:
     """Return problem details (RFC 9457): the error and its next steps."""
-    told: JsonObject = {"title": type(error).__name__, "detail": error.text_for(http_phrase)}
+    problem: JsonObject = {"title": type(error).__name__, "detail": error.text_for(http_phrase)}
     if isinstance(error, NotAllowed):
-        told["allowed"] = list(error.allowed)
-    told["status"] = status = _status(error)
-    return JSONResponse(told, status, media_type="application/problem+json")
+        problem["allowed"] = list(error.allowed)
+    problem["status"] = status = _status(error)
+    return JSONResponse(problem, status, media_type="application/problem+json")
 
 
 def _status(error: PerstackError) -> int:

@@ -56,7 +56,7 @@ class ClientConfig:
 
 def _fill(value: JsonValue, values: JsonObject) -> JsonValue:
     if isinstance(value, dict):
-        return {key: _fill(one, values) for key, one in value.items()}
+        return {key: _fill(item, values) for key, item in value.items()}
     return values.get(value, value) if isinstance(value, str) else value
 
 

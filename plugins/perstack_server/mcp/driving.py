@@ -25,8 +25,8 @@ from perstack.dataclass import dataclass
 from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
-from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.job_tasks import CallKey, DriveJob
 from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.doors.shared.workspace_files import workspace_for_diff
@@ -184,7 +184,7 @@ _MAX_PAGE_CHARS = 20_000  # maximum characters of a form about decisions, which 
 def _page(by: By, decisions: Decisions) -> str:
     """Return the page for the person: who asks, and every decision in full, with invisible characters shown."""
     who = approvable_text(by.client).replace("\n", " ") or "A client"
-    lines = (approvable_text(one.text).replace("\n", "\n  | ") for one in decisions)
+    lines = (approvable_text(decision.text).replace("\n", "\n  | ") for decision in decisions)
     return "\n- ".join([f"{who} asks for decisions that only you can make:", *lines])
 
 

@@ -19,7 +19,8 @@ from perstack.core.base.ids import By, job_of_run
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.generations import FinishStep
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import CallKey, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import CallKey
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
@@ -150,15 +151,15 @@ async def send_lists_changed(session: ServerSession) -> None:
     await session.send_resource_list_changed()
 
 
-async def _await_each(telling: Iterable[Coroutine[object, object, None]]) -> None:
+async def _await_each(notifications: Iterable[Coroutine[object, object, None]]) -> None:
     """Await all notifications, each with a timeout: a client that does not read delays no other."""
 
-    async def in_time(one: Coroutine[object, object, None]) -> None:
+    async def in_time(notification: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTIFY_TIMEOUT_S):
-                await one
+                await notification
 
-    await asyncio.gather(*(in_time(one) for one in tuple(telling)))
+    await asyncio.gather(*(in_time(notification) for notification in tuple(notifications)))
 
 
 # URIs of resources.

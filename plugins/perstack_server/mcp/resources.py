@@ -53,7 +53,7 @@ async def _events(state: ServedProject, run_id: str) -> str:
 
 
 async def _expert(state: ServedProject, key: str) -> str:
-    expert = next((one for one in state.definitions.experts.values() if one.key == key), None)
+    expert = next((expert for expert in state.definitions.experts.values() if expert.key == key), None)
     if expert is None:
         raise NotFound(f"there is no Expert {key!r}")
     return without_secrets(expert).to_json().decode()

@@ -165,7 +165,7 @@ async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage
         case UserMessage():
             blocks = [await _content(part, blobs) for part in message.contents]
         case ExpertMessage():
-            parts = (one for one in message.contents if not isinstance(one, ThinkingPart))
+            parts = (part for part in message.contents if not isinstance(part, ThinkingPart))
             blocks = [
                 _content_of(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part) for part in parts
             ]

@@ -43,7 +43,7 @@ async def _complete(state: ClientProject, params: types.CompleteRequestParams) -
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
-    found = [one for one in await _known_values(state, params.ref.uri, params.argument.value) if one]
+    found = [value for value in await _known_values(state, params.ref.uri, params.argument.value) if value]
     return types.CompleteResult(
         completion=types.Completion(
             values=found[:_MAX_COMPLETIONS], total=len(found), has_more=len(found) > _MAX_COMPLETIONS
@@ -53,10 +53,10 @@ async def _complete(state: ClientProject, params: types.CompleteRequestParams) -
 
 async def _known_values(state: ClientProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
-        return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
+        return [expert.key for expert in state.definitions.experts.values() if expert.key.startswith(typed)]
     jobs = [summary.id for summary in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
     if template == JOB.template:
-        return [one for one in jobs if one.startswith(typed)]
+        return [job_id for job_id in jobs if job_id.startswith(typed)]
     if template not in (EVENTS.template, CHECKPOINT.template):
         return []
     found: list[str] = []
@@ -65,7 +65,7 @@ async def _known_values(state: ClientProject, template: str, typed: str) -> list
             found += await _values_within(state, template, job_id)
         if len(found) > 5 * _MAX_COMPLETIONS:
             break
-    return [one for one in found if one.startswith(typed)]
+    return [value for value in found if value.startswith(typed)]
 
 
 async def _values_within(state: ClientProject, template: str, job_id: str) -> list[str]:
@@ -184,7 +184,7 @@ class _Handlers:
         return await _complete(await self._state(context), params)
 
     async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
-        self._workspaces.greeted(context)
+        self._workspaces.register(context)
 
     async def on_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._workspaces.cancel_call(call_key(context, params.request_id))
@@ -210,13 +210,19 @@ _ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no er
 def _error_result(error: PerstackError) -> types.CallToolResult:
     """Return an error for the model to read and correct."""
     text = error.text_for(mcp_phrase)
-    told: JsonObject = {"name": type(error).__name__, "message": text}
+    report: JsonObject = {"name": type(error).__name__, "message": text}
     if isinstance(error, DefinitionError):
-        told["problems"] = [
-            {"file": one.file, "line": one.line, "key": one.key, "message": one.message, "severity": one.severity}
-            for one in error.problems
+        report["problems"] = [
+            {
+                "file": problem.file,
+                "line": problem.line,
+                "key": problem.key,
+                "message": problem.message,
+                "severity": problem.severity,
+            }
+            for problem in error.problems
         ]
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: told})
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: report})
 
 
 INSTRUCTIONS = (

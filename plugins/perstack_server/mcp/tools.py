@@ -32,7 +32,9 @@ from perstack_server.mcp.notifications import ClientProject
 
 AnyOperation: TypeAlias = OfferedOperation[AnyArguments]
 
-JOB_TOOLS: Mapping[str, AnyOperation] = {one.name: one for one in JOB_OPERATIONS if one.title is not None}
+JOB_TOOLS: Mapping[str, AnyOperation] = {
+    operation.name: operation for operation in JOB_OPERATIONS if operation.title is not None
+}
 TASK_TOOLS: Mapping[str, AnyOperation] = {f"task_{row.name}": task_operation(row) for row in OPERATIONS}
 
 _HINTS: Mapping[Effect, ToolAnnotations] = {
@@ -55,7 +57,7 @@ def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperat
     """Return every tool, Experts first."""
     return [
         *(_expert_tool(name, expert) for name, expert in experts.items()),
-        *(_tool(name, one) for name, one in operations.items()),
+        *(_tool(name, operation) for name, operation in operations.items()),
     ]
 
 
@@ -135,7 +137,7 @@ def _plain(schema: JsonObject) -> JsonObject:
 
 def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
     if isinstance(value, list):
-        return [_without_noise(one) for one in value]
+        return [_without_noise(item) for item in value]
     if not isinstance(value, dict):
         return value
     if is_names:
@@ -147,7 +149,7 @@ def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
         found[name] = _without_noise(each, is_names=name in ("properties", "$defs"))
     options = found.get("anyOf")
     if isinstance(options, list) and {"type": "null"} in options:
-        rest = [one for one in options if one != {"type": "null"}]
+        rest = [option for option in options if option != {"type": "null"}]
         found.pop("anyOf")
         first = rest[0]
         found = {**first, **found} if len(rest) == 1 and isinstance(first, dict) else {**found, "anyOf": rest}

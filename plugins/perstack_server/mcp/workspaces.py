@@ -19,12 +19,13 @@ from pydantic import ValidationError
 
 from perstack.config.project_place import find_config
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import CallKey, Definitions, JobTasks
+from perstack.doors.served_project import Definitions
+from perstack.doors.shared.job_tasks import CallKey, JobTasks
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_server.mcp.elicitation import Context
 from perstack_server.mcp.notifications import (
     ClientProject,
@@ -152,7 +153,7 @@ class Workspaces:
                 await self._update_roots(client, context)
             return client.state or self.home
 
-    def greeted(self, context: Context) -> None:
+    def register(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
         if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ClientProject):
             self._home.clients.add(context)

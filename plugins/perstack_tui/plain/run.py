@@ -16,7 +16,7 @@ from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.host import Host
 from perstack.next_steps import Note
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_tui.plain.program import PlainProgram
 
 # Input lines from a terminal in line mode, which edits them itself.

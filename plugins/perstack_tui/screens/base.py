@@ -32,7 +32,7 @@ class ScreenHost(Protocol):
     """The part of the application that screens use."""
 
     host: Host
-    given: str  # the project's location options, appended to each copied command
+    location_options: str  # the project's location options, appended to each copied command
     names_workspace: bool  # True if the user named the workspace: then a Job of another folder may be rewound in it
 
     def show(self, screen: OverlayScreen) -> None:

@@ -146,7 +146,7 @@ class RewindScreen(LinesScreen):
     def _undo(self, rewound: Rewind, width: int) -> list[Line]:
         if rewound.undo is None:
             return []
-        command = rewind(rewound.job_id, rewound.undo, self.over.given)
+        command = rewind(rewound.job_id, rewound.undo, self.over.location_options)
         return [(), *words_lines("u undoes it, and so does:", width), *words_lines(command, width)]
 
     def _look(self) -> None:

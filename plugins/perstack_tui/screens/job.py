@@ -97,7 +97,7 @@ class _CheckpointActions(OverlayScreen):
         return None if self.step is None else self.step.latest
 
     @abstractmethod
-    def marked_another(self) -> None: ...
+    def on_mark_changed(self) -> None: ...
 
     def keys_that_fit(self, *first: str) -> str:
         branches = () if self.step is None or self.step.is_of_delegate else ("b branches",)
@@ -118,7 +118,7 @@ class _CheckpointActions(OverlayScreen):
             self.over.branch(self.job_id, checkpoint_ref.id)
 
     def action_answer_again(self) -> None:
-        if self._needed() is None or self.step is None:
+        if self._checkpoint_or_notice() is None or self.step is None:
             return
         question_point = self.step.asked
         if question_point is None:
@@ -140,7 +140,7 @@ class _CheckpointActions(OverlayScreen):
                 "A branch cannot start at a delegate's checkpoint: choose one of the Coordinator's.", markup=False
             )
             return None
-        return self._needed()
+        return self._checkpoint_or_notice()
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -151,15 +151,15 @@ class _CheckpointActions(OverlayScreen):
             self.over.show(RewindScreen(self.over, job_id, start, then=lambda: self.over.branch(job_id, start)))
 
     def action_rewind(self) -> None:
-        checkpoint_ref = self._needed()
+        checkpoint_ref = self._checkpoint_or_notice()
         if checkpoint_ref is not None:
             self.over.show(RewindScreen(self.over, self.job_id, checkpoint_ref.id))
 
     def action_mark(self) -> None:
-        checkpoint_ref = self._needed()
+        checkpoint_ref = self._checkpoint_or_notice()
         if checkpoint_ref is not None:
             self.marked = None if self.marked == checkpoint_ref.id else checkpoint_ref.id
-            self.marked_another()
+            self.on_mark_changed()
 
     def action_files(self) -> None:
         self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
@@ -197,7 +197,7 @@ class _CheckpointActions(OverlayScreen):
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
     def _commands(self, summary: JobSummary | None) -> list[CommandLine]:
-        step, location_options, of_step = self.step, self.over.given, list[CommandLine]()
+        step, location_options, of_step = self.step, self.over.location_options, list[CommandLine]()
         if step is not None:
             latest, asked = step.latest, step.asked
             of_step = of_checkpoint(
@@ -217,7 +217,7 @@ class _CheckpointActions(OverlayScreen):
             ),
         ]
 
-    def _needed(self) -> log_view.CheckpointRef | None:
+    def _checkpoint_or_notice(self) -> log_view.CheckpointRef | None:
         if self.place is None:
             self.notify("Choose a checkpoint first: Tab shows them.", severity="warning", markup=False)
         return self.place
@@ -267,7 +267,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
             self._show()
 
     def _show(self) -> None:
-        self.marked_another()
+        self.on_mark_changed()
         if self._view in self._pages:
             self.page.begin(self._pages[self._view])
         else:
@@ -314,7 +314,7 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         return log_view.StepCheckpoints((self._place,))
 
     @override
-    def marked_another(self) -> None:
+    def on_mark_changed(self) -> None:
         mark = "● " if self.marked == self._place.id else ""
         views = (Span(f"  {view}", "person" if view == self._view else "dim") for view in _CHECKPOINT_VIEWS)
         self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
@@ -506,7 +506,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         return row if isinstance(row, log_view.StepCheckpoints) else None
 
     @override
-    def marked_another(self) -> None:
+    def on_mark_changed(self) -> None:
         self.list_again(self.chosen_index)
 
 

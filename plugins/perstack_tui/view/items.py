@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import count, duration
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
-from perstack.doors.shared.file_edits import edit_by
+from perstack.doors.shared.call_diffs import edit_by
 from perstack.doors.shared.screen import StyledText
 from perstack.doors.shared.text import brief, cells, shorten
 from perstack_tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable

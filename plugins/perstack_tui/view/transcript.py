@@ -214,7 +214,7 @@ class Transcript:
 
     def _finish(self, event: events.FinishRun) -> None:
         activity = self.live.run(event.run_id)
-        if event.text.strip() and (activity is None or event.text != activity.said):
+        if event.text.strip() and (activity is None or event.text != activity.last_text):
             self._add_text(event.run_id, event.text)
         if event.run_id not in self._branches:
             self._ended_at = event.id

@@ -121,8 +121,8 @@ class TreeBranch(TreeItem):
         if self.parent is not None:
             self.parent.invalidate(self.at)
 
-    def body(self, context: RenderContext) -> int:
-        """Return the number of lines of its items, and update their positions."""
+    def measure_items(self, context: RenderContext) -> int:
+        """Update the positions of the items below this branch, and return the number of their lines."""
         inner_context = self.inner_context(context)
         if self._width != inner_context.width:
             self._width, self._clean = inner_context.width, 0
@@ -135,7 +135,7 @@ class TreeBranch(TreeItem):
 
     @override
     def height(self, context: RenderContext) -> int:
-        return int(self.has_head) + (self.body(context) if self.is_open else 0)
+        return int(self.has_head) + (self.measure_items(context) if self.is_open else 0)
 
     @override
     def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
@@ -145,7 +145,7 @@ class TreeBranch(TreeItem):
             first, last = max(0, first - 1), last - 1
         if not self.is_open or last <= 0:
             return
-        self.body(context)
+        self.measure_items(context)
         inner, tops = self.inner_context(context), self._tops
         index = max(0, bisect_right(tops, first) - 1)
         while index < len(self.items) and tops[index] < last:
@@ -159,7 +159,7 @@ class TreeBranch(TreeItem):
         top, current = 0, node
         while current is not self and current.parent is not None:
             lane = current.parent
-            lane.body(context)
+            lane.measure_items(context)
             top += lane._tops[current.at] + int(lane.has_head)
             current = lane
         return top

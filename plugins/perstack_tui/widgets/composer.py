@@ -100,7 +100,7 @@ class Composer(TextArea):
             case _:
                 return False
 
-    def sent(self, *, keep: bool = True) -> None:
+    def clear_sent(self, *, keep: bool = True) -> None:
         """Clear the input after sending, and add it to the history if `keep`."""
         if keep:
             self._typed.add(self.text)

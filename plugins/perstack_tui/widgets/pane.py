@@ -217,7 +217,7 @@ class JobPane(Vertical):
         """Keep the text that was begun before the question, so that no answer contains it."""
         if self._is_mixed and self._panel.is_shown:
             draft = self.composer.text
-            self.composer.sent(keep=bool(self._draft))  # Up recalls the other of two drafts
+            self.composer.clear_sent(keep=bool(self._draft))  # Up recalls the other of two drafts
             self._draft = self._draft or draft
             self._panel.show(self.session, self._question_notes())
         self._is_mixed = False
@@ -318,7 +318,7 @@ class JobPane(Vertical):
         """Leave the refusal being typed, otherwise interrupt the session."""
         if self._refuses:
             self._refuses = False
-            self.composer.sent()
+            self.composer.clear_sent()
             self._panel.take_focus()
             self._show_enter_hint()
         else:
@@ -330,10 +330,10 @@ class JobPane(Vertical):
         is_waiting = session.is_busy and session.asking is None
         is_unfollowed = session.is_unfollowed and bool(text.strip()) and session.resume_from is None
         if name == _MODEL and asking is None:
-            self.composer.sent()
+            self.composer.clear_sent()
             self.post_message(self.ModelWanted(argument.strip()))
         elif is_waiting and session.may_be_told and text.strip():
-            self.composer.sent()
+            self.composer.clear_sent()
             session.tell(text)
         elif is_waiting or is_unfollowed:
             return
@@ -360,7 +360,7 @@ class JobPane(Vertical):
             self._send(select_option(accepted_answers(question), text.strip()), keep=False)
 
     def _send(self, text: str, *, keep: bool = True) -> None:
-        self.composer.sent(keep=keep)
+        self.composer.clear_sent(keep=keep)
         self.session.send(text)
         self.to_end()
 
@@ -368,7 +368,7 @@ class JobPane(Vertical):
         """Choose the Expert of this tab."""
         if key is not None:
             self.session.expert_key = key
-            self.composer.sent(keep=False)
+            self.composer.clear_sent(keep=False)
             self.session.transcript.greet(self.session.host.experts.all().get(key))
             self.update()
             self.post_message(self.Chosen())

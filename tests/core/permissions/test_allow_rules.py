@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject
-from perstack.core.permissions.call_rulings import is_enough, offers
+from perstack.core.permissions.call_rulings import is_enough, offered_rules
 from perstack.core.permissions.command_patterns import read_command
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.engine.permissions.rulings import path_resolver
 from perstack_base.tools import SPECS
 
@@ -391,7 +391,7 @@ def test_what_is_offered_covers_this_call_and_none_with_a_word_more(
 ) -> None:
     call = policy_call(BASE["exec"], "exec", {"command": program, "args": words})
     longer = policy_call(BASE["exec"], "exec", {"command": program, "args": [*words[:at], more, *words[at:]]})
-    for rule in offers([asking], call):
+    for rule in offered_rules([asking], call):
         assert is_enough([asking], call, rule)
         assert not is_enough([asking], longer, rule)
         assert not is_enough([asking], policy_call(BASE["exec"], "exec", {**call.args, "cwd": "sub"}), rule)
@@ -400,13 +400,13 @@ def test_what_is_offered_covers_this_call_and_none_with_a_word_more(
 
 def test_an_offer_names_the_options_that_were_used() -> None:
     call = run("git push --dry-run origin 'a b'")
-    assert offers([rules(ask=("exec",))], call) == ("exec(git push --dry-run origin 'a b')",)
-    assert offers([rules(ask=("exec",))], run("ls", cwd="sub")) == ()
-    assert offers([rules(ask=("exec",))], run("ls", env={"PATH": "."})) == ()
-    assert offers([rules(ask=("write(docs/**)",))], file_call("writeTextFile", "docs/a")) == ("write(docs/**)",)
+    assert offered_rules([rules(ask=("exec",))], call) == ("exec(git push --dry-run origin 'a b')",)
+    assert offered_rules([rules(ask=("exec",))], run("ls", cwd="sub")) == ()
+    assert offered_rules([rules(ask=("exec",))], run("ls", env={"PATH": "."})) == ()
+    assert offered_rules([rules(ask=("write(docs/**)",))], file_call("writeTextFile", "docs/a")) == ("write(docs/**)",)
     server = PolicyCall(tool="create_issue", skill="github")
-    assert offers([rules(ask=("create_*",))], server) == ()
-    assert offers([rules(ask=("github/create_*",))], server) == ("github/create_*",)
+    assert offered_rules([rules(ask=("create_*",))], server) == ()
+    assert offered_rules([rules(ask=("github/create_*",))], server) == ("github/create_*",)
 
 
 @given(st.text(max_size=80))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.permissions.decide_call import decide_call, decide_offer
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
-from perstack.core.permissions.rule_decisions import decide_call, decide_offer
 from perstack.definition_files import load_project
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.errors import DefinitionError

@@ -11,8 +11,8 @@ import pytest
 from shell_lines import ALLOWED, ASK, ASKED, DENIED, DENY, OF_BASH, OF_ONE_SHELL
 
 from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.engine.permissions.rulings import path_resolver
 from perstack_base.tools import SPECS
 

@@ -13,9 +13,9 @@ from toolkit_experts import with_kit
 
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject, ToolSpec
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.matching import address_readings
 from perstack.core.permissions.policy_calls import PolicyCall
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.errors import PluginError
 from perstack.lockfile.lock import LockedTool
 from perstack.testing.scripted import text, tool

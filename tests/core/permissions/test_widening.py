@@ -20,8 +20,8 @@ from perstack.core.definitions.permissions import (
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.permissions.call_rulings import apply_rules
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall
-from perstack.core.permissions.rule_decisions import decide_call
 
 STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 TOOLS = ("a", "b", "c")

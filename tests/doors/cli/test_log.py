@@ -255,7 +255,7 @@ def test_a_broken_definition_is_no_hindrance(own_team: Terminal) -> None:
     (own_team.workspace / "perstack.toml").write_text("[experts.lead]\n")
     result = own_team.call("log")
     assert result.code == 0
-    assert "looked for in file:perstack" in result.err
+    assert "searched for in file:perstack" in result.err
     assert own_team.call("log", "--storage", "file:perstack").err == ""
 
 
@@ -316,7 +316,7 @@ def test_an_event_of_a_newer_version_is_shown_as_it_is(own_team: Terminal) -> No
     assert result.lines[-1].split()[3] == "celebrateRun"
     refused = own_team.call("export", "team", "--format", "json")
     assert refused.code == 1
-    assert re.fullmatch(r"error: team-2, event 11: .* a newer one .*\n", refused.err)
+    assert re.fullmatch(r"error: team-2, event 11: a newer version has written it, .*\n", refused.err)
 
 
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:

@@ -215,7 +215,7 @@ UNUSED = {
         "perstack.iterations",
         *("perstack.tasks.memory", "perstack.tasks.operations", "perstack.tasks.task_log"),
         "perstack.core.definitions.recorded_definition",
-        "perstack.core.permissions.rule_decisions",
+        "perstack.core.permissions.decide_call",
     ),
     *(
         "perstack.core.permissions.matching",

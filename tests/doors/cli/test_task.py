@@ -64,7 +64,7 @@ def test_where_the_definition_cannot_be_used_tasks_are_shown_and_none_is_changed
     config.write_text('[audit]\nanchor = "file:away/heads.jsonl"\n[audit\n')
     result = terminal.call("task", "list")
     assert (result.code, "deploy" in result.out) == (0, True)
-    assert result.err.startswith("warning: perstack.toml cannot be used, so Jobs are looked for in file:perstack; ")
+    assert result.err.startswith("warning: perstack.toml cannot be used, so Jobs are searched for in file:perstack; ")
     for words in (("start", "deploy"), ("create", "other"), ("delete", "deploy")):
         refused = terminal.call("task", *words)
         assert (refused.code, refused.out) == (2, "")
@@ -131,7 +131,7 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
         (("pause", "t"), "--reason is missing: Why the task waits: human_approval, "),
         (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
-        (("pause", "t", "--depends-on", "t"), "that would be a circle, t -> t"),
+        (("pause", "t", "--depends-on", "t"), "that would be a cycle, t -> t"),
         (("delete",), "name a TASK, or select tasks with options such as --status completed --older-than 30d"),
         (("delete", "t", "--status", "running"), "takes either a TASK, or options that select tasks"),
         (("delete", "--archived", "--expected-version", "1"), "--expected-version is for one TASK"),

@@ -77,7 +77,7 @@ def test_a_call_runs_from_its_decision_to_its_result_and_shows_its_progress() ->
     read, _ = calls(found)
     assert (read.began, read.words, [*run(found).work]) == (3, "a.txt", ["a"])
     found.apply(ToolProgress(**place_at(4), tool_call_id="a", tool_name="readTextFile", message="half"))
-    assert (read.progress, run(found).said) == ("half", "I look.")
+    assert (read.progress, run(found).last_text) == ("half", "I look.")
     result = (TextPart(text="text"),)
     found.apply(
         FinishToolCall(**place_at(5), tool_call_id="a", tool_name="readTextFile", contents=result, duration_ms=2)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perstack.core.runs.open_questions import OpenQuestion
+from perstack.doors.shared.call_diffs import edit_by
 from perstack.doors.shared.consent import page_of
-from perstack.doors.shared.file_edits import edit_by
 
 LINES = [f"line {number}\n" for number in range(1, 41)]
 

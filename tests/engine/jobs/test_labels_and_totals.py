@@ -10,7 +10,7 @@ from hosts import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as some
 
-from perstack.core.jobs.queries import check_labels, has_labels, parse_labels
+from perstack.core.jobs.job_choice import check_labels, has_labels, parse_labels
 from perstack.core.jobs.summary import JobSummary
 from perstack.errors import UsageError
 from perstack.testing.scripted import text, tool, turn

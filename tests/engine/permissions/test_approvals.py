@@ -311,7 +311,7 @@ def test_a_shells_redirection_is_opened_like_the_file_tool(bench: Bench, rule: s
 def test_without_rules_nothing_is_ruled_on_and_nothing_is_stored(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     files(bench, "a.txt")
     asked: list[object] = []
-    monkeypatch.setattr(job_drive.Rulings, "of", lambda *args: asked.append(args))
+    monkeypatch.setattr(job_drive.Rulings, "apply_to", lambda *args: asked.append(args))
     seen = Seen()
     host = hosted(bench, [append("a.txt"), text("ok")])
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
@@ -323,4 +323,4 @@ def test_what_decides_is_imported_only_where_there_are_rules() -> None:
     code = "import sys, perstack.host; print([name for name in sys.modules if name.startswith('perstack.core.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "perstack.core.definitions.permissions" in done.stdout
-    assert "perstack.core.permissions.rule_decisions" not in done.stdout
+    assert "perstack.core.permissions.decide_call" not in done.stdout

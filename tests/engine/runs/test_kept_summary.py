@@ -8,7 +8,7 @@ from pathlib import Path
 from engine_workers import record_job
 from hosts import Bench, expert, wait_for
 
-from perstack.engine.log.run_session import JobSummaryFile
+from perstack.engine.log.job_summary_file import JobSummaryFile
 from perstack.errors import Conflict
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import text

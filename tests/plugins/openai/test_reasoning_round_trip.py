@@ -22,8 +22,8 @@ from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest, events
 from perstack_openai.chat_completions import ChatDecoder, encode_chat
 from perstack_openai.dialect import Dialect
+from perstack_openai.kept_reasoning import ThinkTags
 from perstack_openai.profiles import PLAIN, profile_named
-from perstack_openai.reasoning import ThinkTags
 
 HERE = Dialect(profile=PLAIN, vendor="openai@here")
 CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "readTextFile", "arguments": '{"path": "a"}'}}

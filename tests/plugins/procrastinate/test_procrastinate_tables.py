@@ -141,7 +141,7 @@ def test_a_worker_that_cannot_be_beside_older_ones_says_which_and_changes_nothin
     async def work() -> None:
         async with seat:
             tables.on(newer)
-            with pytest.raises(DispatcherError, match=r"are at work \(old\),.*: stop these workers first") as refused:
+            with pytest.raises(DispatcherError, match=r"are running \(old\),.*: stop these workers first") as refused:
                 await check_load(tables.address)
             assert "\n" not in str(refused.value)
             assert not tables.has("more")

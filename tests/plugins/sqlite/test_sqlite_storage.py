@@ -21,7 +21,7 @@ from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef
 from perstack.testing.storage_fixture import JOB, RUN, new_writer, payload, wait_for
 from perstack_sqlite.plugin import SqliteStorages
-from perstack_sqlite.storage import ENTRIES, JOBS, SqliteStorage
+from perstack_sqlite.storage import ENTRIES_QUERY, JOBS_QUERY, SqliteStorage
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_a_write_that_fails_while_it_is_cancelled_says_so(
     wait_for(work())
 
 
-@pytest.mark.parametrize("query", [JOBS, ENTRIES])
+@pytest.mark.parametrize("query", [JOBS_QUERY, ENTRIES_QUERY])
 def test_lists_find_their_jobs_in_the_index_and_sort_nothing(storage: SqliteStorage, path: Path, query: str) -> None:
     wait_for(storage.create_job(JOB))
     with closing(sqlite3.connect(path)) as db:

@@ -62,7 +62,7 @@ def test_a_rewind_shows_its_plan_changes_the_files_when_a_person_agrees_and_is_u
 
     async def person() -> None:
         host = await drafted(bench)
-        async with run_app(host, size=(100, 40), given=" --storage s") as screen:
+        async with run_app(host, size=(100, 40), location_options=" --storage s") as screen:
             await at_checkpoints(screen)
             await screen.press("1", "r")
             await screen.sees("Change these files in", "changed  +1 −1", "+first")
@@ -172,7 +172,7 @@ def test_ids_and_command_lines_are_copied_and_a_job_and_a_checkpoint_are_exporte
     async def person() -> None:
         host = bench.host([text("Done.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
-        async with run_app(host, size=(110, 40), notices=True, given=" --config x.toml") as screen:
+        async with run_app(host, size=(110, 40), notices=True, location_options=" --config x.toml") as screen:
             await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("home", "y")

@@ -72,6 +72,7 @@ _PRELOADED = (
     "perstack.doors.cli.jobs",
     "perstack.doors.cli.log",
     "perstack.doors.cli.log_print",
+    "perstack.doors.cli.log_selection",
     "perstack.doors.cli.files",
     "perstack.doors.cli.tasks",
     "perstack.doors.cli.scheduler",

@@ -26,6 +26,7 @@ from perstack.dataclass import dataclass
 _SEAL = re.compile(rb',"digest":"([A-Za-z0-9_-]{43})","hash":"([A-Za-z0-9_-]{43})"\}\Z')
 _SEAL_SIZE = len(',"digest":"","hash":""}') + 2 * 43
 _BATCH = re.compile(rb',"batch":([1-9][0-9]*)\Z')
+_MAX_BATCH_SIZE = 50  # bytes before the seal that are searched, since searching a whole line would be slow
 
 _TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
 
@@ -34,7 +35,7 @@ _REDACTED_ENDING = b',"redacted":true}'
 
 
 class BrokenSeal(ValueError):
-    """A line that is not as it was written: it does not parse, or its digest or hash is wrong."""
+    """Error of a line that was changed since it was written: it does not parse, or its digest or hash is wrong."""
 
 
 class Head(NamedTuple):
@@ -48,7 +49,7 @@ EMPTY_LOG = Head()
 
 
 class Sealed(NamedTuple):
-    """The parts of one line."""
+    """The parts of one line, which is sealed with a digest and a hash."""
 
     payload: bytes
     digest: str
@@ -77,7 +78,7 @@ def line_of(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> byt
 
 
 class SealedBatch(list[bytes]):
-    """The lines of one append that this process has sealed between two heads, and need not hash again to check."""
+    """Lines of one append that this process has sealed, so that a storage need not hash them. Do not change it."""
 
     def __init__(self, lines: Iterable[bytes], previous_head: Head, next_head: Head) -> None:
         """Vouch that these lines lead a log from the head `previous_head` to `next_head`."""
@@ -102,7 +103,7 @@ def open_line(line: bytes) -> Sealed:
     seal = _SEAL.match(line, max(0, end))
     if seal is None:
         raise BrokenSeal("no digest and hash at its end")
-    batch = _BATCH.search(line, max(0, end - 50), end)
+    batch = _BATCH.search(line, max(0, end - _MAX_BATCH_SIZE), end)
     payload = line[: end if batch is None else batch.start()] + b"}"
     digest, chain_hash = seal.groups()
     return Sealed(payload, digest.decode(), chain_hash.decode(), 1 if batch is None else int(batch[1]))
@@ -121,7 +122,7 @@ def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
 
 
 class CheckedLines(list[bytes]):
-    """Lines of a log from its first one, each of which `check` has accepted after the one before it."""
+    """Lines of a log from its first one, each of which `check` has accepted after the one before. Do not change it."""
 
 
 def opener_of(lines: Sequence[bytes]) -> Callable[[Head, bytes], tuple[Sealed, Head]]:
@@ -147,14 +148,14 @@ def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:
     return line_of(remains, sealed.digest, sealed.hash, sealed.batch)
 
 
-def is_redaction_of(line: bytes, new: bytes) -> bool:
-    """Return True if `new` may replace `line`: same digest, hash and batch, and no content."""
+def is_redaction_of(line: bytes, replacement: bytes) -> bool:
+    """Return True if `replacement` may replace `line`: same digest, hash and batch, and no content."""
     try:
-        old, replacement = open_line(line), open_line(new)
+        old, new = open_line(line), open_line(replacement)
     except BrokenSeal:
         return False
-    is_same = (old.digest, old.hash, old.batch) == (replacement.digest, replacement.hash, replacement.batch)
-    return is_same and read_remains(replacement.payload) is not None
+    is_same = (old.digest, old.hash, old.batch) == (new.digest, new.hash, new.batch)
+    return is_same and read_remains(new.payload) is not None
 
 
 def _b64_sha256(data: bytes) -> str:

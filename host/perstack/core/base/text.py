@@ -253,7 +253,7 @@ def is_blank(text: str) -> bool:
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the most similar word, for «did you mean»; None if none has this ratio of similarity."""
-    from difflib import get_close_matches  # only for mistakes
+    from difflib import get_close_matches  # imported late: needed only after a mistake
 
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
 

@@ -55,7 +55,7 @@ class Approval(Record):
     decision: ApprovalDecision
     rule: str = Field(default="", exclude_if=falsy)  # rule of a standing decision; empty: calls of an equal digest
     text: str = Field(default="", exclude_if=falsy)  # additional text for the model
-    changed: JsonObject | None = None  # with `once`: all arguments of the call that is approved instead
+    changed: JsonObject | None = None  # only with `once`: arguments of the call to approve instead
 
     @property
     def denies(self) -> bool:
@@ -260,7 +260,9 @@ class RuleSet(Record):
     """Permissions in force for a Run, with their origin."""
 
     source: str  # file and table for display: `perstack.toml [permissions]`
-    expert: str = Field(default="", exclude_if=falsy)  # key; empty for the project, whose rules alone open paths
+    expert: str = Field(
+        default="", exclude_if=falsy
+    )  # the Expert's key; empty for the project's rules: only they open paths
     permissions: Permissions
     # rules that a person approved; each overrides an equal rule in `ask`
     approved: Annotated[tuple[str, ...], EMPTIED, Field(exclude_if=falsy)] = ()

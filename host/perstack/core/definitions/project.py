@@ -235,7 +235,9 @@ class Project(SharedKeys):
     recorded_permissions: Permissions | None = None  # rules of the time when iterations began, added to today's
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
-    test_commands: tuple[str | tuple[str, ...], ...] = ()  # from the Experts' tests, which no Expert has as a field
+    test_commands: tuple[
+        str | tuple[str, ...], ...
+    ] = ()  # commands of the Experts' tests, which no Expert has as a field
     # problems of declared Experts that cannot be used, by key
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     # problems of Experts that must not begin a Job, because a rule or limit may be misspelt, by key

@@ -151,7 +151,7 @@ class SandboxPolicy(Record):
 
 
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
-    """Return the policy to record for a runtime and a table; None if they change nothing."""
+    """Return the policy to record for a runtime and a `[sandbox]` table; None if they change nothing."""
     table = sandbox or Sandbox()
     sizes = {name: None if (size := getattr(table, name)) is None else bytes_of(size) for name in ("memory", "tmp")}
     policy = SandboxPolicy(**fields_of(table, SandboxPolicy, **sizes, runtime=runtime))

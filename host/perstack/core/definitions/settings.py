@@ -285,8 +285,12 @@ class Overrides(metaclass=StrictCalls):
     unattended: Annotated[bool, Field(exclude=True), OPTIONS["unattended"]] = False
     open: Annotated[bool, Field(exclude_if=falsy), OPTIONS["open"]] = False
     strict_skills: Annotated[bool, Field(exclude=True), OPTIONS["strict_skills"]] = False
-    widening: Widening | None = Field(default=None, exclude=True)  # for the rules of every Run that starts or resumes
-    widened_by: By | None = Field(default=None, exclude=True)  # who asked for `widening`; None: this process's user
+    widening: Widening | None = Field(
+        default=None, exclude=True
+    )  # added to the rules of every Run that starts or resumes
+    widened_by: By | None = Field(
+        default=None, exclude=True
+    )  # person who asked for `widening`; None: this process's user
     runtime: Annotated[str | None, OPTIONS["runtime"]] = None
     max_cost: Annotated[float | None, OPTIONS["max_cost"]] = None
     max_tokens: Annotated[int | None, OPTIONS["max_tokens"]] = None

@@ -109,7 +109,7 @@ class Strictness(IntEnum):
     """Verdicts on a call, from the mildest to the strictest."""
 
     ALLOWED = 0
-    APPROVED = 1  # by an approval for the whole Job
+    APPROVED = 1  # allowed by an approval for the whole Job
     ASKED = 2
     DENIED = 3
 

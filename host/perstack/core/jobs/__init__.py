@@ -1,1 +1,1 @@
-"""Jobs as sums of their Runs: totals, budgets, answers, resumption, summaries and queries."""
+"""Jobs as sums of their Runs: totals, budgets, answers, resumption, summaries, choice, removal and costs."""

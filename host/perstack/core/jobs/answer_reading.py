@@ -83,9 +83,9 @@ ANYTHING = AcceptedAnswers()
 ApprovalWord = Literal["yes", "always", "no"]
 
 DENIES: ApprovalWord = "no"
-ALWAYS: ApprovalWord = "always"  # for the whole Job; with a colon and an offered rule: all calls of that rule
+ALWAYS: ApprovalWord = "always"  # approves for the whole Job; with a colon and an offered rule: all calls of that rule
 WITH = "with"  # followed by a JSON object: these arguments in place of the model's
-ALWAYS_HERE = "always in this project"  # with a colon and an offered rule: its calls in later Jobs, too
+ALWAYS_HERE = "always in this project"  # followed by a colon and an offered rule: approves its calls in later Jobs, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Bound:
     wanted: int  # maximum tokens of reply to request
     least: int  # fewest tokens of reply that are worth a generation
     input_nano: int = 0
-    output_nano: int = 0  # per token of the reply
+    output_nano: int = 0  # price of a token of the reply
 
     def with_reply(self, tokens: int) -> Amount:
         """Return the cost with a reply of so many tokens."""

@@ -45,7 +45,7 @@ class RunSummary(Record):
     updated_at: int = 0
     head_seq: int = Field(default=0, exclude_if=falsy)
     head_hash: str = Field(default="", exclude_if=falsy)
-    job_id: str = Field(default="", exclude_if=falsy)  # only set in a list of the Runs of all Jobs
+    job_id: str = Field(default="", exclude_if=falsy)  # set only in a list of the Runs of all Jobs
 
 
 class JobSummary(Record):
@@ -67,7 +67,7 @@ class JobSummary(Record):
     queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
     total_steps: int = 0  # steps of all Runs
     max_steps: int | None = None  # maximum of `total_steps`; None without a limit
-    budget: Budget | None = None  # what the Job may spend
+    budget: Budget | None = None  # limits of the Job's spending
     exceeded: str | None = None  # sentence that says which budget stopped the Job
     exceeded_budget: BudgetName | None = None  # which budget stopped the Job, as a key
     usage: Usage = NO_USAGE  # tokens of all Runs
@@ -77,7 +77,7 @@ class JobSummary(Record):
     """Charges for unreported usage, in addition to `usage`; only with a budget."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # tokens of each Expert
     usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # tokens of each model, if several
-    started_at: int = 0  # in milliseconds since 1970
+    started_at: int = 0  # time in milliseconds since 1970
     updated_at: int = 0  # time of the last event, in milliseconds since 1970
     finished_at: int | None = None  # time at which the Job was completed, in milliseconds since 1970
     coordinator_run_id: str  # latest Coordinator Run, which `--continue` and `resume` refer to

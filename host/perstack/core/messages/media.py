@@ -45,13 +45,13 @@ class MediaLimits:
     takes_encrypted_pdfs: bool = True
     max_image_base64_bytes: int | None = None
     max_side_pixels: int | None = None
-    many_images: int | None = None  # with more images in a request, `max_side_pixels_of_many` applies
+    many_images: int | None = None  # number of images in a request above which `max_side_pixels_of_many` applies
     max_side_pixels_of_many: int | None = None
     max_pixels: int | None = None  # width times height
-    max_images: int | None = None  # in a request
+    max_images: int | None = None  # maximum images in a request
     max_pdf_bytes: int | None = None
-    max_pdf_pages: int | None = None  # in a request
-    max_pdfs: int | None = None  # in a request
+    max_pdf_pages: int | None = None  # maximum pages of PDFs in a request
+    max_pdfs: int | None = None  # maximum PDFs in a request
     max_request_bytes: int | None = None
 
     def max_side(self, images: int) -> int | None:

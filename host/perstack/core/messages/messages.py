@@ -247,7 +247,7 @@ class History(Sequence[Message]):
         self._items = list(items)
         self._length = len(self._items)
         self._places = [""] * self._length if places is None else list(places)
-        self._sums = [_Sums()]  # of the first 0, 1, 2, … messages, computed on demand
+        self._sums = [_Sums()]  # sums of the first 0, 1, 2, … messages, computed on demand
 
     def append(self, message: Message, place: str = "") -> "History":
         """Return a History with one more message; this one is unchanged."""

@@ -27,8 +27,8 @@ from perstack.core.definitions.skills import (
     without_verdict,
 )
 from perstack.core.permissions.command_patterns import literal_word
+from perstack.core.permissions.decide_call import Ruling, decide_call
 from perstack.core.permissions.policy_calls import Difference, PolicyCall
-from perstack.core.permissions.rule_decisions import Ruling, decide_call
 
 _MAX_RULE_CHARS = 1_000
 
@@ -42,7 +42,7 @@ def apply_rules(
         case "allow":
             return decided.model_copy(update={"opens": ruling.opens}) if ruling.opens else decided
         case "deny":
-            problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
+            problem = f"Not run: {ruling.reason_text} denies this call. Do not try to get round it."
             return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _rule_name(ruling)})
         case "ask":
             approval = _covering_approval(chain, standing, decided, policy_call)
@@ -58,7 +58,7 @@ def resolved_paths(policy_call: PolicyCall) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in policy_call.paths().values() for name in names))
 
 
-def offers(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
+def offered_rules(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
     """Return the rules that a person may approve instead of this single call; each alone would allow it.
 
     For a program it is the exact command, options included: a pattern would cover calls that nobody was shown.

@@ -121,7 +121,7 @@ class RuleTarget:
     policy_call: PolicyCall
     shown: str
     path: str | None = None
-    use: PathUse | None = None  # what the tool does with the path
+    use: PathUse | None = None  # use of the path by the tool
     url: str | None = None
     lines: tuple[str, ...] = ()  # command line as written, then equivalent forms, which count for strict rules only
     start: str | None = None  # beginning of a line whose rest is known only at run time; None for a fully known one

@@ -179,7 +179,7 @@ def _parts_of_script(script: str, *, is_bash: bool = False) -> Iterator[Part]:
 
 
 def _with_unknown_folder(part: Part) -> Part:
-    from perstack.core.permissions.shell import with_unknown_folder  # as above
+    from perstack.core.permissions.shell import with_unknown_folder  # imported late, as above
 
     return with_unknown_folder(part)
 

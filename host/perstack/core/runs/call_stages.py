@@ -60,14 +60,14 @@ Judge = Callable[[Run, StagedCall], StageVerdict | None]
 class LoggedCall:
     """A decided call of a log, and what a replay knows about it."""
 
-    run: Run  # before the decision
+    run: Run  # state before the decision
     part: ToolCallPart
     decided: DecidedCall
-    schemas: Mapping[str, JsonObject] | None  # of the tools that the model was offered, by name; None if unknown
+    schemas: Mapping[str, JsonObject] | None  # schemas of the offered tools, by name; None if unknown
     is_host_tool: bool  # True for a tool that no server or plugin can take back
     subject: Subject | None  # meaning of its arguments, if it is known
     readings: Sequence[PolicyCall] | None  # the call in each form that rules may have seen; None if that is unknown
-    approvals: Sequence[StandingApproval]  # for the whole Job
+    approvals: Sequence[StandingApproval]  # approvals of a person for the whole Job
     is_same_place: bool  # True if the workspace is where the Job ran
     is_resumed: bool  # True if another process may have offered the tools since the reply
 

@@ -115,7 +115,7 @@ def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:
 
 
 def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
-    """Return the question, unless the Run is asking it already, and the stop."""
+    """Return the events that ask a question and stop the Run; only the stop if the Run is asking it already."""
     settles = call.settlement == "ask"
     if (settles or call.tool_question is not None) and run.asked_call_id == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)

@@ -23,14 +23,13 @@ IllegalEvent for any other event: the driver never appends it, and a reader that
 To replay a log, answers of the world (replies, results of tools, answers of people, stops) are taken from it.
 Everything that the loop decides is computed again by `pending` and `evolve`, and must be exactly equal (`difference`).
 
-An event is added in one file, a module of `events/`: its class, and its name in the module's union. The class has the
-fields with a mark at each text (`Written`), where the event is legal (`follows`), what it repeats of earlier events
-(`repetitions`: a log that contradicts itself was edited), how it changes the Run (`fold`), how
-a replay judges it (`is_decided`, `difference`) and how people read it (`describe`). The code that records it is in
-`decide.py`, or in the engine module that has the side effect. docs/architecture.md says how its part of the
-documentation is written. A new command also needs a branch in `pending.py` and `engine/runs/loop.py`, and words in
-`commands.py`. Old logs must fold to the same state in every later version: a new field needs a default, and is left out
-of the JSON when it has that value.
+To add an event, write its class in a module of `events/` and add the name to the module's union. The class has its
+fields (each text with a mark `Written`), and says where it is legal (`follows`), what it repeats of earlier events
+(`repetitions`: a log that contradicts itself was edited), how it changes the Run (`fold`), how a replay judges it
+(`is_decided`, `difference`) and how people read it (`describe`). Record it in `decide.py`, or in the engine module that
+has the side effect; docs/architecture.md says how its documentation is made. A new command also needs a branch in
+`pending.py` and in `engine/runs/loop.py`, and a phrase in `commands.py`. Old logs must fold to the same state in every
+later version: a new field needs a default, and is left out of the JSON when it has that value.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if not event.is_decided:
         return None
     if run.snapshot_due != "no" and _answers_question(event, run):
-        run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
+        run = replace(run, snapshot_due="no")  # the loop records an answer right after `resumeRun`, before a snapshot
     command = pending(run)
     if event.type == "startRun":
         from perstack.core.runs.events.base import unexpected_event

@@ -69,8 +69,8 @@ class OpenQuestion(Record):
         if not self.call_digest or self.subject is None:
             return {}
         # imported only for calls that need approval
+        from perstack.core.permissions.decide_call import display_lines
         from perstack.core.permissions.policy_calls import PolicyCall
-        from perstack.core.permissions.rule_decisions import display_lines
 
         argv = PolicyCall(self.tool_name, args=self.args, subject=self.subject).command
         return Counter(map(approvable_line, display_lines(argv))) if argv and argv[0] else {}

@@ -107,9 +107,9 @@ def _pending_call(run: Run) -> commands.Command:
     changed = next((call for call in open_calls if call.change is not None), None)
     if changed is not None:
         return commands.DecideChange(changed)
-    recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
-    if recordable is not None:
-        return recordable
+    known_result = next((record for call in open_calls if (record := _known_result(run, call))), None)
+    if known_result is not None:
+        return known_result
     free = [call for call in open_calls if not call.waits_for_approval and call.settlement != "ask"]
     tools = tuple(call for call in free if call.decided.kind == "tool" and call.tool_question is None)
     if tools:
@@ -132,7 +132,8 @@ def _pending_call(run: Run) -> commands.Command:
     return _completion(run, open_calls[0])
 
 
-def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
+def _known_result(run: Run, call: commands.Call) -> commands.RecordResult | None:
+    """Return the command to record a result that follows from the state; None for a call that must be made."""
     if call.settlement in ("done", "tell"):
         words = f" The person says: {call.settled_with}" if call.settled_with else ""
         text = _DONE if call.settlement == "done" else INTERRUPTED

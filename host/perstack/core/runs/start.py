@@ -40,7 +40,7 @@ class StartRun(RunEvent):
     query: Text
     model: str
     provider: str
-    instruction: Text  # complete, as rendered
+    instruction: Text  # the whole instruction, as the model gets it
     expert: ExpertOfRun
     limits: Limits
     reasoning_budget: ReasoningBudget | None = None
@@ -52,12 +52,12 @@ class StartRun(RunEvent):
     # rules of the project, of the Expert and of all Runs above
     permissions: RuleSets = Field(default=(), exclude_if=falsy)
     depth: int = Field(default=0, exclude_if=falsy)  # number of Runs above; 0 for delegates in logs of earlier versions
-    sandbox: SandboxPolicy | None = None  # for the programs of its tools; None: they run as the host's user
+    sandbox: SandboxPolicy | None = None  # policy for programs of its tools; None: they run as the host's user
     # JSON schema of the result that the caller requests, before the Expert's `output`
     output: Annotated[JsonObject | None, EMPTIED] = None
     agents_md: Annotated[tuple[AgentsMdFile, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     attachments: Annotated[tuple[ResultContent, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
-    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # in order, as `provider/model`
+    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # fallback models in order, as `provider/model`
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
     exec_grant: ExecGrant | None = None  # None in logs of earlier versions: programs run without a question

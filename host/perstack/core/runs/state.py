@@ -115,7 +115,7 @@ RunStatus = Literal[
 ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
 """Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
 
-SnapshotDue = Literal["no", "before", "after"]  # before any call runs, or after all running ones
+SnapshotDue = Literal["no", "before", "after"]  # "before" any call runs, or "after" all running calls
 
 
 class Phase(Enum):
@@ -224,7 +224,7 @@ class Run:
     """Ids of the posted texts that it has taken, each with the id of the event that took it."""
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
-    expert_changes: tuple[ExpertChange, ...] = ()  # to its own skills and delegates, oldest first
+    expert_changes: tuple[ExpertChange, ...] = ()  # changes of its own skills and delegates, oldest first
 
     @property
     def expert(self) -> Expert:
@@ -393,16 +393,16 @@ def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
         return _take_over(start, head, base_run)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base_run is None else inheritable(base_run, f"{start.id}-open")
-    said = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
+    sayings = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
-        said = (*said, Saying(start.id, start.query, start.id))
+        sayings = (*sayings, Saying(start.id, start.query, start.id))
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         result_schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
-        sayings=said,
+        sayings=sayings,
         taken_posts={} if base_run is None else base_run.taken_posts,
         context=EMPTY_CONTEXT if base_run is None else inherit_context(base_run, start),
         continued_at_ms=start.timestamp,

@@ -26,7 +26,7 @@ from perstack.core.secrets.recognition import (
 
 Substitute = Callable[[str], str]  # a function that returns the replacement of a secret
 
-_PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"  # in recordings, and in Runs that mask secrets
+_PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"  # marks in recordings, and in Runs that mask secrets
 _OPTION = r"--?[A-Za-z][\w.-]*"
 _ASSIGNMENT = r"(?s)(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)"
 _URL = r"(?i)[a-z][a-z0-9+.-]*://[^\s'\"<>]+"

@@ -110,7 +110,7 @@ def is_secret_value(value: str) -> bool:
 
 
 def spans_by_form(text: str) -> Iterator[Span]:
-    """Yield the spans of secrets that their form shows: in addresses, and in the known forms of keys."""
+    """Yield the spans of secrets that can be recognized by their form: in addresses, and in the known forms of keys."""
     if "://" in text:  # without this check each position of a long text would be searched
         for match in re.finditer(_URL_USER, text):
             yield from _spans_of_user(match)

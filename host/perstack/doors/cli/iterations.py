@@ -114,7 +114,7 @@ class SeriesOutput:
         if isinstance(fact, FinishIteration):
             self.on_event.remark(_score_line(series))
 
-    async def approved(self, host: Host, series: SeriesState) -> SeriesState:
+    async def ask_open_questions(self, host: Host, series: SeriesState) -> SeriesState:
         """Ask the iterations' open questions at the terminal, if there is one, and return their state afterwards."""
 
         def resume(series_id: str) -> Awaitable[SeriesState]:
@@ -244,7 +244,7 @@ def iterate_command(
             on_event=lines.on_event,
             on_fact=lines.on_fact,
         )
-        return await lines.approved(host, series)
+        return await lines.ask_open_questions(host, series)
 
     series = run_interruptible(host, begin_series, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))

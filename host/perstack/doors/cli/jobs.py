@@ -11,7 +11,9 @@ import click
 from perstack.core.base.text import count
 from perstack.core.base.usage import cost_text
 from perstack.core.definitions.job_status import TYPED_STATUS
-from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, costs_by, expired_jobs, parse_labels, removable
+from perstack.core.jobs.costs import GroupBy, GroupCost, costs_by
+from perstack.core.jobs.job_choice import JobChoice, parse_labels
+from perstack.core.jobs.removal import expired_jobs, removable
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
@@ -218,10 +220,10 @@ def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, 
         see = "see them with --dry-run or `perstack jobs`"
         agree_to_delete(jobs, "Job", see, lambda listed: _show_jobs(Screen.of_stdout(), listed))
 
-    async def removed(host: Host) -> dict[str, str | None]:
+    async def delete_all(host: Host) -> dict[str, str | None]:
         return {job_id: error async for job_id, error in host.jobs.delete_each(summary.id for summary in jobs)}
 
-    report_deleted(options.change(removed), "Job", had_any=bool(jobs), as_json=as_json)
+    report_deleted(options.change(delete_all), "Job", had_any=bool(jobs), as_json=as_json)
 
 
 # perstack prune

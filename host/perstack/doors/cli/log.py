@@ -21,7 +21,7 @@ from perstack.core.messages.messages import AnyMessage
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.log_rows import run_label
 from perstack.dataclass import dataclass
-from perstack.doors.cli import log_print
+from perstack.doors.cli import log_print, log_selection
 from perstack.doors.cli.driving import outcome_line
 from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
@@ -71,7 +71,7 @@ _PAGE_SIZE = 100
 class _Request:
     """Options of `perstack log`, by the names of its parameters. `event_filter` has the options that select events."""
 
-    event_filter: log_print.EventFilter
+    event_filter: log_selection.EventFilter
     job: str | None
     job_id: str | None
     run_id: str | None
@@ -204,8 +204,10 @@ def log_command(
     Filters for types of events add up (--tools --errors shows both), and --step and --filter restrict them. If a log
     is damaged, the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
-    kinds = log_print.parse_types(types), errors, tools, delegations
-    event_filter = log_print.EventFilter(*kinds, log_print.parse_steps(steps), log_print.parse_condition(expression))
+    kinds = log_selection.parse_types(types), errors, tools, delegations
+    event_filter = log_selection.EventFilter(
+        *kinds, log_selection.parse_steps(steps), log_selection.parse_condition(expression)
+    )
     request = _Request(event_filter, **typed)
     request.check()
     request = replace(request, job_id=request.job or request.job_id, as_json=request.as_json or request.pretty)
@@ -257,10 +259,10 @@ async def _show_events(
     summary = await host.job(log_request.job_id)
     logs = await host.jobs.logs(summary.id, run_id=log_request.run_id) if logs is None else logs
     every = in_order(logs)
-    matching = log_print.select(every, log_request.event_filter)
-    entries = log_print.visible_events(matching, log_request.event_filter, log_request.full)
+    matching = log_selection.select(every, log_request.event_filter)
+    entries = log_selection.visible_events(matching, log_request.event_filter, log_request.full)
     take = _PAGE_SIZE if log_request.take is None else log_request.take
-    visible = log_print.last_items(entries, take, log_request.offset)
+    visible = log_selection.last_items(entries, take, log_request.offset)
     screen = Screen.of_stdout()
     log_print.print_summary(screen, summary)
     if visible:
@@ -269,7 +271,7 @@ async def _show_events(
     matching_count = len(visible)
     if log_request.context and not log_request.event_filter.is_empty:
         marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in visible}}
-        visible = log_print.add_context(visible, every, log_request.context, log_request.full)
+        visible = log_selection.add_context(visible, every, log_request.context, log_request.full)
     log_print.print_events(
         rows or RowPrinter(screen, full=log_request.full),
         visible,
@@ -309,11 +311,11 @@ async def _follow(host: Host, log_request: _Request) -> int:
 
 def _write_lines(logs: Sequence[RunLog], log_request: _Request) -> int:
     every = in_order(logs)
-    entries = log_print.last_items(
-        log_print.select(every, log_request.event_filter), log_request.take or 0, log_request.offset
+    entries = log_selection.last_items(
+        log_selection.select(every, log_request.event_filter), log_request.take or 0, log_request.offset
     )
     if log_request.context:
-        entries = log_print.add_context(entries, every, log_request.context, True)
+        entries = log_selection.add_context(entries, every, log_request.context, True)
     write_bytes(b"".join(_json_line(entry.line, log_request.pretty) + b"\n" for entry in entries))
     return int(log_print.print_damage(logs))
 
@@ -333,9 +335,9 @@ def _encoded(value: JsonObject, pretty: bool) -> bytes:
 async def _show_counts(host: Host, log_request: _Request) -> int:
     summary = await host.job(log_request.job_id)
     logs = await host.jobs.logs(summary.id, run_id=log_request.run_id)
-    entries = log_print.select(in_order(logs), log_request.event_filter)
-    entries = log_print.last_items(entries, log_request.take or 0, log_request.offset)
-    counts = log_print.counts_of(entries)
+    entries = log_selection.select(in_order(logs), log_request.event_filter)
+    entries = log_selection.last_items(entries, log_request.take or 0, log_request.offset)
+    counts = log_selection.counts_of(entries)
     if log_request.as_json:
         document: JsonObject = {"job": json.loads(summary.to_json()), "summary": counts}
         write_json_line(_encoded(document, log_request.pretty))
@@ -359,7 +361,7 @@ def _print_remaining(screen: Screen, total: int, shown_count: int, offset: int) 
 async def _show_state(host: Host, log_request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, log_request)
     if log_request.take or log_request.offset:
-        messages = log_print.last_items(checkpoint.messages, log_request.take or 0, log_request.offset)
+        messages = log_selection.last_items(checkpoint.messages, log_request.take or 0, log_request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if log_request.as_json:
         write_json_line(_json_line(checkpoint.to_json(), log_request.pretty))
@@ -479,4 +481,4 @@ class _LogFollower:
             return True
         entry = entries_of(log)[-1]
         every = [entry for run_log in self._logs.values() for entry in entries_of(run_log)]
-        return entry in log_print.select(every if event_filter.delegations else [entry], event_filter)
+        return entry in log_selection.select(every if event_filter.delegations else [entry], event_filter)

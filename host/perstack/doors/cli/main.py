@@ -188,7 +188,7 @@ def perstack(context: click.Context) -> None:
         show_overview()
 
 
-_MAX_AGREEMENTS = 3  # for the definition, for the state, and for either if it changed during a question
+_MAX_AGREEMENTS = 3  # one for the definition, one for the state, one for a change during a question
 
 
 def _run_command() -> None:

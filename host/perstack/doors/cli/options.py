@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.environment import Environment
-    from perstack.toml_reader.definition_file import LoadedProject
+    from perstack.toml_reader.definition_with_includes import LoadedProject
     from perstack.trust.agreements import Agreement
 
 
@@ -58,9 +58,9 @@ class HostOptions:
     env_path: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=_no_overrides)
     folder: str = "."  # the current folder, used if no workspace is named
-    is_attended: Callable[[], bool] | None = None  # whether a person answers questions while a Job is driven
+    is_attended: Callable[[], bool] | None = None  # returns True if a person answers while a Job is driven
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
-    place: ProjectPlace | None = None  # where the project is, once `located`
+    place: ProjectPlace | None = None  # place of the project, once `located`
 
     @classmethod
     def take_from(cls, values: dict[str, Any]) -> HostOptions:
@@ -151,8 +151,8 @@ class HostOptions:
 
             project = Project()
             if self.storage is None:
-                text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
-                print_err(f"{text}; `perstack validate` says why, --storage names another place")
+                text = f"warning: perstack.toml cannot be used, so Jobs are searched for in {project.storage}"
+                print_err(f"{text}; run `perstack validate` to see why, or name another storage with --storage")
             return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:
@@ -297,7 +297,7 @@ def new_job_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def gather(*, job_id: str | None, attach: tuple[str, ...], label: tuple[str, ...], **others: object) -> None:
         from perstack.core.base.ids import check_job_id
-        from perstack.core.jobs.queries import parse_labels
+        from perstack.core.jobs.job_choice import parse_labels
 
         if job_id is not None:
             check_job_id(job_id)
@@ -521,7 +521,7 @@ class GroupedCommand(click.Command):
 
 # Command lines of the original.
 
-_MULTI_VALUE_OPTIONS = ("--env-path", "--env")  # options that take several values there
+_MULTI_VALUE_OPTIONS = ("--env-path", "--env")  # options that take several values in the original
 
 
 def _with_each_value_named(args: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
@@ -534,7 +534,7 @@ def _with_each_value_named(args: Sequence[str], params: Sequence[click.Parameter
     }
     room = sum(param.nargs for param in params if isinstance(param, click.Argument))
     plain: list[int] = []
-    repeated: dict[int, str] = {}  # arguments that follow a value of such an option directly, by position
+    repeated: dict[int, str] = {}  # options of further values, by the values' positions
     index, option = 0, ""
     while index < len(args):
         name, separator, _ = args[index].partition("=")

@@ -106,7 +106,10 @@ def with_types(output_options: OutputOptions, text: str | None) -> OutputOptions
     """Return the options, limited to the events that `--filter` names. Raises UsageError."""
     if text is None:
         return output_options
-    from perstack.doors.shared.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
+    from perstack.doors.shared.filter_expression import (  # imported late: few commands filter
+        ORIGINAL_TYPES,
+        types_named,
+    )
 
     if output_options.quiet or output_options.chosen_form not in (None, "jsonl"):
         raise UsageError("--filter prints events as JSON: leave out --quiet, --output human and --output text")

@@ -39,7 +39,7 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
-    from perstack.core.jobs.queries import check_query
+    from perstack.core.jobs.job_choice import check_query
 
     query = read_text("-" if text is None else text)
     return check_query(query, otherwise)
@@ -155,7 +155,7 @@ def read_since(text: str, name: str) -> int:
     """Return the moment of `2026-11-30`, or of a time ago such as `7d` or `2w`. Raises UsageError."""
     weeks = re.fullmatch(r"(\d{1,6})w", text)
     try:
-        return _date(text)
+        return _epoch_ms(text)
     except ValueError:
         try:
             return SYSTEM.now() - (int(weeks[1]) * _WEEK_MS if weeks else milliseconds(text))
@@ -171,7 +171,7 @@ def read_moment(text: str, name: str) -> int:
     if text.startswith("+"):
         return SYSTEM.now() + read_span(text[1:], name)
     try:
-        return _date(text)
+        return _epoch_ms(text)
     except ValueError as error:
         excerpt = shorten(text, _ECHO_CELLS)
         raise UsageError(f"{name} {excerpt}: give a moment such as +5m or 2026-11-22T08:00") from error
@@ -180,7 +180,7 @@ def read_moment(text: str, name: str) -> int:
 _WEEK_MS = 7 * 86_400_000
 
 
-def _date(text: str) -> int:
+def _epoch_ms(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except OverflowError as error:

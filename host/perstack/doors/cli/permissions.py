@@ -81,7 +81,7 @@ def test_command(
         return
     screen = Screen.of_stdout()
     subject = f" ({ruling.subject})" if ruling.subject and ruling.subject != tool else ""
-    print_out(f"{ruling.decision}: {ruling.said}{subject}")
+    print_out(f"{ruling.decision}: {ruling.reason_text}{subject}")
     if result.file is not None:
         print_out(screen.styled(f"{Path(result.file)}:{result.line}", dim=True))
 
@@ -232,7 +232,7 @@ def _print_change(change: ChangedRuling) -> None:
     subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.past_call.tool) else ""
     source = f"{change.run_id} step {change.past_call.step} {change.expert_key}"
     past_call, ruling = change.past_call, change.ruling
-    words = f"{past_call.decision} -> {ruling.decision}: {past_call.tool}{subject} ({ruling.said})"
+    words = f"{past_call.decision} -> {ruling.decision}: {past_call.tool}{subject} ({ruling.reason_text})"
     print_out(one_line(f"{source}: {words}"))
 
 

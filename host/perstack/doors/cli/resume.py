@@ -62,15 +62,15 @@ def tell_command(
     if dropped is not None and run_id is not None:
         raise UsageError("--drop needs no Run, since the ID names it: leave --run out")
     check_no_tool("tell a Job what a person says")
-    said = None if text is None else read_text(text)
+    saying_text = None if text is None else read_text(text)
 
     async def tell(host: Host) -> tuple[Delivery, JobSummary]:
         job_id, by = await host.jobs.complete_id(job), this_user("cli")
-        if said is None:
+        if saying_text is None:
             delivery = await host.texts.drop(job_id, dropped or "", by=by)
         else:
             run = await host.jobs.complete_id(run_id)
-            delivery = await host.tell(job_id, said, run_id=run, by=by)
+            delivery = await host.tell(job_id, saying_text, run_id=run, by=by)
         return delivery, await host.job(job_id)
 
     delivery, summary = options.change(tell)
@@ -225,7 +225,7 @@ def resume_command(
                 on_event=lines.on_event,
                 on_fact=lines.on_fact,
             )
-            return await lines.approved(host, series)
+            return await lines.ask_open_questions(host, series)
         of_series = (max_iterations, target, total_cost, total_tokens)
         if any(value is not None for value in of_series) or definition != "started":
             raise UsageError(

@@ -250,7 +250,7 @@ def _delete_all(selection: _TaskSelection, tasks: Tasks, *, is_sure: bool) -> No
     if tasks_found and not is_sure:
         agree_to_delete(tasks_found, "task", "see them with task list", show_all)
 
-    async def removed(memory: StoredTasks) -> dict[str, str | None]:
+    async def delete_all(memory: StoredTasks) -> dict[str, str | None]:
         return {task_id: error async for task_id, error in memory.delete_each(tasks_found)}
 
-    report_deleted(tasks.do(removed), "task", had_any=bool(tasks_found), as_json=tasks.as_json)
+    report_deleted(tasks.do(delete_all), "task", had_any=bool(tasks_found), as_json=tasks.as_json)

@@ -270,7 +270,7 @@ class LiveRows:
         self.live: Live = Live(console=Console(file=_unwrap(sys.stderr)), refresh_per_second=10)
 
     def update(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Show rows of two columns, and the style of the second."""
+        """Show rows: two columns, and the style of the second one."""
         from rich.table import Table
         from rich.text import Text
 

@@ -23,7 +23,8 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.definition_files import open_definition
 from perstack.doors.cli.live import RowPrinter
-from perstack.doors.cli.log_print import EventFilter, print_events
+from perstack.doors.cli.log_print import print_events
+from perstack.doors.cli.log_selection import EventFilter
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
 from perstack.doors.cli.terminal import print_err, print_note, print_out, table, write_json_line
 from perstack.doors.shared.agreement_items import check_tests

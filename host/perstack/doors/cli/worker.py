@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.project import Project
-from perstack.core.jobs.queries import parse_labels
+from perstack.core.jobs.job_choice import parse_labels
 from perstack.doors.cli.options import (
     HostOptions,
     dispatcher_of,

@@ -3,11 +3,11 @@
 A class of arguments is an operation: its fields are the arguments, its docstring describes it to people and models, and
 `perform` carries it out with an `OperationCall`, which the door provides. An `OfferedOperation` adds what doors need.
 From these rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs`
-and `driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings
+and `driving`, what they show in `views`; those for tasks are made here from `tasks.operation_table`. Docstrings
 and field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
 
 A caller is a model or a program. `perform` is the only way to an operation: marks of the row and of its arguments say
-which decisions a person makes (`oversight.decisions`), and `perform` asks for these first, or refuses the call.
+which decisions a person makes (`oversight.needed_decisions`), and `perform` asks for these first, or refuses the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import describe_errors
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal
@@ -38,8 +39,8 @@ from perstack.tasks.task_decisions import TaskSubject
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
 
-R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
-_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # what the operation shows
+R = TypeVar("R")  # reply of a door: a tool's result, an HTTP response
+_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # record that the operation shows
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class OfferedOperation(Generic[A]):
 
     name: str
     arguments: type[A]
-    effect: Effect  # what it may change, for the hints of its MCP tool
+    effect: Effect  # what the operation may change, for the hints of its MCP tool
     decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None if it is not offered over HTTP
@@ -183,7 +184,7 @@ class OfferedOperation(Generic[A]):
 def marks_of(operation: OfferedOperation[AnyArguments]) -> dict[str, Mark | None]:
     """Return the marks of an operation and of each of its arguments; None for one that has none."""
     fields = operation.arguments.model_fields
-    return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
+    return {operation.name: operation.decides, **{name: mark_in(field.metadata) for name, field in fields.items()}}
 
 
 async def perform(
@@ -203,7 +204,7 @@ async def perform(
         now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
             raise Conflict("what the person was shown has changed since, so nothing was done: call again")
-        return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
+        return await arguments.perform(replace(agreed_call, seal="".join(decision.seal for decision in now)))
 
     return await call.confirm(decisions, agreed)
 

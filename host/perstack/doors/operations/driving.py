@@ -27,21 +27,22 @@ from perstack.doors.operations import (
     Route,
     views,
 )
-from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.served_project import ServedProject
 from perstack.doors.shared.consent import page_of
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.workspace_files import read_workspace_file, workspace_for_diff
 from perstack.errors import Conflict, UsageError
 from perstack.media.attachments import MAX_ATTACHMENTS
 from perstack.next_steps import GiveAnswer
 from perstack.oversight.job_decisions import (
     JobSubject,
-    answers_question,
-    branches,
-    closes_job,
-    continuing_raises,
-    resuming_raises,
-    settles_calls,
-    tells_job,
+    answer_decision,
+    branch_decision,
+    close_decision,
+    continue_limit_decision,
+    resume_limit_decision,
+    settlement_decision,
+    tell_decision,
 )
 from perstack.oversight.needed_decisions import FREE, Decides, FreeArgument
 from perstack.posted_texts.model import Delivery, check_posted
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from perstack.core.base.ids import By
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.runs.inputs import Attachable
+    from perstack.engine.runs.input_protocols import Attachable
     from perstack.host import Host
 
 _Wait = Annotated[
@@ -76,7 +77,7 @@ class LinkedFile(Arguments):
 
 _Attachments = Annotated[
     tuple[str | LinkedFile, ...],
-    FREE,  # only files that the Experts' tools may read
+    FREE,  # a client may name only files that the Experts' tools may read
     Field(
         max_length=MAX_ATTACHMENTS,
         description="Images, PDFs or texts that the Expert sees with the query: paths in its workspace, or resource"
@@ -148,7 +149,7 @@ class ExpertArguments(OperationArguments[views.JobView]):
     query: FreeArgument[str] = Field(
         description="What the Expert should do. It sees this text and nothing of your conversation."
     )
-    continue_job: Annotated[str | None, Decides(continuing_raises)] = Field(
+    continue_job: Annotated[str | None, Decides(continue_limit_decision)] = Field(
         default=None, description="The id of an earlier Job of this Expert, to continue it with its history."
     )
     attachments: _Attachments = ()
@@ -190,7 +191,7 @@ class _ContinueJob(OperationArguments[views.JobView]):
 
     job: JobId
     query: FreeArgument[str] = Field(description="What the Job's Expert should do next.")
-    resume_from: Annotated[str | None, Decides(branches)] = Field(
+    resume_from: Annotated[str | None, Decides(branch_decision)] = Field(
         default=None, description="A checkpoint of the Coordinator to branch from. A person is asked first."
     )
     attachments: _Attachments = ()
@@ -209,7 +210,7 @@ class _ContinueJob(OperationArguments[views.JobView]):
 
 _Changed = Annotated[
     JsonObject | None,
-    Decides(answers_question),
+    Decides(answer_decision),
     Field(
         description="With `yes` to a call that waits for approval: all of its arguments, in place of the model's. The"
         " rules judge the changed call; what they deny is asked again as it was."
@@ -228,7 +229,7 @@ class _AnswerJob(OperationArguments[views.JobView]):
     """Lets the person answer the open question of a Job in a form; from you, only a no to a call is accepted."""
 
     job: JobId
-    answer: Annotated[str, Decides(answers_question)] = Field(
+    answer: Annotated[str, Decides(answer_decision)] = Field(
         description="What the person says. For a question that asks for several values, a JSON object of them."
     )
     question: FreeArgument[str | None] = Field(
@@ -276,18 +277,18 @@ class _ResumeJob(OperationArguments[views.JobView]):
     """Continues a Job that was interrupted, failed or reached its step limit, from where it stopped."""
 
     job: JobId
-    max_steps: Annotated[int | None, Decides(resuming_raises)] = Field(
+    max_steps: Annotated[int | None, Decides(resume_limit_decision)] = Field(
         default=None,
         ge=0,
         description="A new limit on the steps of the whole Job; a person is asked about a higher one.",
     )
-    max_cost: Annotated[float | None, Decides(resuming_raises)] = Field(
+    max_cost: Annotated[float | None, Decides(resume_limit_decision)] = Field(
         default=None,
         gt=0,
         le=1e9,
         description="A new limit on what the Job may cost, in dollars; a person is asked about a higher one.",
     )
-    settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
+    settle: Annotated[dict[str, Settlement], Decides(settlement_decision)] = Field(
         default_factory=dict[str, Settlement],
         description="For calls that began but have no result, by their key: done, retry, ask (a question to a person)"
         " or tell (the default: the model sees that it was interrupted). get_job lists them. A person is asked about"
@@ -311,7 +312,7 @@ class _CancelJob(OperationArguments[views.JobView]):
     """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
 
     job: JobId
-    final: Annotated[bool, Decides(closes_job)] = Field(
+    final: Annotated[bool, Decides(close_decision)] = Field(
         default=False,
         description="Close it permanently, also if it waits or is paused. A person is asked first.",
     )
@@ -362,7 +363,7 @@ class Decision(OperationArguments[views.DrivenJob]):
     """Approve or deny a call, and continue its Job. Any answer but `no` needs a token with the right to decide."""
 
     id: Annotated[str, FREE, Field(description="The question's id.")]
-    answer: Annotated[ApprovalWord, Decides(answers_question)]
+    answer: Annotated[ApprovalWord, Decides(answer_decision)]
     rule: Annotated[str | None, FREE, Field(description="With `always`: one of the offered rules.")] = None
     text: Annotated[str | None, FREE, Field(description="With `no`: a text for the model.")] = None
     changed: _Changed = None
@@ -421,12 +422,12 @@ _DECISION = Route(
 )
 _TELLING = Route("POST", "/v1/jobs/{job}/tell", {200: "it is kept until the Run takes it"})
 DRIVING_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
-    OfferedOperation("continue_job", _ContinueJob, "drive", Decides(continuing_raises), "Continue a Job"),
-    OfferedOperation("answer", _AnswerJob, "drive", Decides(answers_question), "Answer a Job's question"),
-    OfferedOperation("resume_job", _ResumeJob, "drive", Decides(resuming_raises), "Resume a Job"),
-    OfferedOperation("tell_job", _TellJob, "write", Decides(tells_job), "Tell a Job something", _TELLING),
+    OfferedOperation("continue_job", _ContinueJob, "drive", Decides(continue_limit_decision), "Continue a Job"),
+    OfferedOperation("answer", _AnswerJob, "drive", Decides(answer_decision), "Answer a Job's question"),
+    OfferedOperation("resume_job", _ResumeJob, "drive", Decides(resume_limit_decision), "Resume a Job"),
+    OfferedOperation("tell_job", _TellJob, "write", Decides(tell_decision), "Tell a Job something", _TELLING),
     OfferedOperation("cancel_job", _CancelJob, "stop", FREE, "Stop a Job"),
-    OfferedOperation("decideApproval", Decision, "drive", Decides(answers_question), route=_DECISION),
+    OfferedOperation("decideApproval", Decision, "drive", Decides(answer_decision), route=_DECISION),
 )
 
 

@@ -74,7 +74,7 @@ class RunActivity:
     doing: str = ""
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
-    said: str = ""  # the last text that the model has written
+    last_text: str = ""  # the last text that the model has written
     calls: dict[str, CallActivity] = field(default_factory=dict[str, CallActivity])  # calls of the last reply, by id
     work: dict[str, CallActivity] = field(
         default_factory=dict[str, CallActivity]
@@ -264,7 +264,7 @@ class JobActivity:
                 activity.calls = {
                     part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls
                 }
-                activity.said = event.message.text if event.message.text.strip() else activity.said
+                activity.last_text = event.message.text if event.message.text.strip() else activity.last_text
                 activity.set_activity("", now)
             case events.Retry():
                 self._add_usage(event.usage)

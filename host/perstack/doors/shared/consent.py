@@ -27,7 +27,7 @@ from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE
 from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
-from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
+from perstack.doors.shared.call_diffs import FileEdit, edit_by, edit_in
 from perstack.engine.permissions.changed_files import changed_path, content_digest
 
 if TYPE_CHECKING:

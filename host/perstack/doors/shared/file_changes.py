@@ -50,7 +50,7 @@ def display_line(kind: LineKind, line: bytes) -> str:
 def _lines_of_file(file: FileDiff) -> str:
     """Return `+12 −3`, or the reason why lines are not counted."""
     if file.added is not None and file.removed is not None:
-        return lines(file.added, file.removed) or _modes(file) or "empty"
+        return line_counts(file.added, file.removed) or _modes(file) or "empty"
     if file.is_binary:
         return f"binary, {_sizes(file)}"
     sides = [side for side in (file.old, file.new) if side is not None]
@@ -70,7 +70,7 @@ def _lines_of_file(file: FileDiff) -> str:
             assert_never(last.kind)
 
 
-def lines(added: int, removed: int) -> str:
+def line_counts(added: int, removed: int) -> str:
     """Return `+12 −3` without the part that is zero."""
     return " ".join(part for part in (f"+{added:,}" if added else "", f"−{removed:,}" if removed else "") if part)
 
@@ -82,7 +82,7 @@ def stat_words(files: Iterable[FileDiff]) -> str:
 
 
 def _in_files(added: int, removed: int, files: int) -> str:
-    return " in ".join(part for part in (lines(added, removed), count(files, "file")) if part)
+    return " in ".join(part for part in (line_counts(added, removed), count(files, "file")) if part)
 
 
 def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:

@@ -164,7 +164,7 @@ class JobPrinter:
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _print_calls(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
-        from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame does not need it
+        from perstack.doors.shared.call_diffs import edit_by  # imported late: the first frame does not need it
 
         activity = self._live.run(event.run_id)
         calls = [decided_call for decided_call in event.calls if decided_call.kind not in ("delegate", "interactive")]
@@ -262,7 +262,7 @@ class JobPrinter:
         if self._live.is_delegate(event.run_id):
             self._print_rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
         else:
-            if (activity is None or event.text != activity.said) and event.text.strip():
+            if (activity is None or event.text != activity.last_text) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
             self.finished_job_id = event.job_id
         self._print_rows(lines[1:])

@@ -17,7 +17,7 @@ from perstack.definition_files import load_usable
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
 from perstack.system.user import notice
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack.trust.agreements import TrustStore, ownership_of, place_of
 from perstack.trust.items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 

@@ -316,7 +316,7 @@ def origin_text(placed: PlacedRun) -> str:
 def branches(tree: Sequence[PlacedRun]) -> list[str]:
     """Return the line prefix of each Run."""
     prefixes: list[str] = []
-    open_below: list[bool] = []  # by level: True if another sibling follows further down
+    open_below: list[bool] = []  # for each level, True if another sibling follows further down
     for placed in reversed(tree):
         depth = min(placed.depth, _MAX_LEVELS)
         open_below += [False] * (depth + 1 - len(open_below))

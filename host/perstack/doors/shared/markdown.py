@@ -62,7 +62,7 @@ class TextStream:
         self._is_source = is_source
         self._left = _MAX_REPLY_CHARS
         self._partial = ""  # the line that has not ended
-        self._lines: list[str] = []  # of the block that has not ended
+        self._lines: list[str] = []  # lines of the block that has not ended
         self._chars = 0
         self._kind: Literal["", "text", "item"] = ""
         self._fence = ""  # the marker that opened the fenced code

@@ -242,35 +242,37 @@ class CommandLine(NamedTuple):
     what: str
 
 
-def of_job(job_id: str, expert: str, given: str = "", *, step: NextStep | None) -> list[CommandLine]:
+def of_job(job_id: str, expert: str, location_options: str = "", *, step: NextStep | None) -> list[CommandLine]:
     """Return the commands for a Job. `step` is its next step; None if it cannot continue now, such as while it runs.
 
-    `given` holds the options that locate the project; they are appended to each command.
+    `location_options` holds the options that locate the project; they are appended to each command.
     """
     job = quote(job_id)
-    run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}"
+    run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{location_options}"
     continues = [] if step is None else [CommandLine(run, "its next Run")]
     if isinstance(step, Resume):
-        continues.append(CommandLine(f"{command(step)}{given}", "continue what was stopped"))
+        continues.append(CommandLine(f"{command(step)}{location_options}", "continue what was stopped"))
     if isinstance(step, GiveAnswer):
-        continues.append(CommandLine(f"perstack answer {quote(step.id)} ANSWER{given}", "answer what it asks"))
+        continues.append(
+            CommandLine(f"perstack answer {quote(step.id)} ANSWER{location_options}", "answer what it asks")
+        )
     return [
-        CommandLine(f"perstack start --job {job}{given}", "the Job, in a tab"),
+        CommandLine(f"perstack start --job {job}{location_options}", "the Job, in a tab"),
         *continues,
-        CommandLine(f"perstack log {job}{given}", "its events"),
-        CommandLine(f"perstack log {job} --tree{given}", "its Runs, as a tree"),
-        CommandLine(f"perstack diff {job}{given}", "what it did to files"),
-        CommandLine(f"perstack export {job} --format jsonl --to FILE{given}", "its events, in a file"),
+        CommandLine(f"perstack log {job}{location_options}", "its events"),
+        CommandLine(f"perstack log {job} --tree{location_options}", "its Runs, as a tree"),
+        CommandLine(f"perstack diff {job}{location_options}", "what it did to files"),
+        CommandLine(f"perstack export {job} --format jsonl --to FILE{location_options}", "its events, in a file"),
     ]
 
 
-def of_run(run_id: str, given: str = "") -> list[CommandLine]:
+def of_run(run_id: str, location_options: str = "") -> list[CommandLine]:
     """Return the commands that show a Run."""
     run = quote(run_id)
     return [
-        CommandLine(f"perstack log --run {run}{given}", "its events"),
-        CommandLine(f"perstack log --run {run} --messages{given}", "the messages at its end"),
-        CommandLine(f"perstack diff --run {run}{given}", "what it did to files"),
+        CommandLine(f"perstack log --run {run}{location_options}", "its events"),
+        CommandLine(f"perstack log --run {run} --messages{location_options}", "the messages at its end"),
+        CommandLine(f"perstack diff --run {run}{location_options}", "what it did to files"),
     ]
 
 
@@ -278,7 +280,7 @@ def of_checkpoint(
     job_id: str,
     checkpoint_id: str,
     expert: str,
-    given: str = "",
+    location_options: str = "",
     *,
     begins_branch: bool = True,
     asked: str | None = None,
@@ -293,34 +295,43 @@ def of_checkpoint(
     job, checkpoint = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {checkpoint}"
     comparison = (
-        [] if marked is None else [CommandLine(_diff_between(job_id, marked, checkpoint_id, given), "from there")]
+        []
+        if marked is None
+        else [CommandLine(_diff_between(job_id, marked, checkpoint_id, location_options), "from there")]
     )
-    again = f"perstack resume {job} --resume-from {quote(asked or checkpoint_id)} -i ANSWER{given}"
+    again = f"perstack resume {job} --resume-from {quote(asked or checkpoint_id)} -i ANSWER{location_options}"
     branches = (
-        CommandLine(f"{branch}{given}", "a branch with a new query"),
-        CommandLine(f"{branch} --with-files{given}", "the same, with the files of that step"),
+        CommandLine(f"{branch}{location_options}", "a branch with a new query"),
+        CommandLine(f"{branch} --with-files{location_options}", "the same, with the files of that step"),
         *([] if asked is None else [CommandLine(again, "another answer, in a branch")]),
     )
     return [
-        CommandLine(f"perstack log --checkpoint {checkpoint} --messages{given}", "the messages as the model sees them"),
-        CommandLine(f"perstack log --checkpoint {checkpoint} --new{given}", "the messages that are new in this step"),
-        CommandLine(f"perstack log --checkpoint {checkpoint} --json{given} > FILE", "the checkpoint, in a file"),
+        CommandLine(
+            f"perstack log --checkpoint {checkpoint} --messages{location_options}",
+            "the messages as the model sees them",
+        ),
+        CommandLine(
+            f"perstack log --checkpoint {checkpoint} --new{location_options}", "the messages that are new in this step"
+        ),
+        CommandLine(
+            f"perstack log --checkpoint {checkpoint} --json{location_options} > FILE", "the checkpoint, in a file"
+        ),
         *(branches if begins_branch else ()),
-        CommandLine(f"perstack diff {job} {checkpoint}{given}", "what the step did to files"),
+        CommandLine(f"perstack diff {job} {checkpoint}{location_options}", "what the step did to files"),
         *comparison,
-        CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),
-        CommandLine(rewind(job_id, checkpoint_id, given), "the files of that step"),
+        CommandLine(_diff_between(job_id, checkpoint_id, "", location_options), "what changed from there until now"),
+        CommandLine(rewind(job_id, checkpoint_id, location_options), "the files of that step"),
     ]
 
 
-def rewind(job_id: str, checkpoint_id: str, given: str = "") -> str:
+def rewind(job_id: str, checkpoint_id: str, location_options: str = "") -> str:
     """Return the command that rewinds the files to a checkpoint."""
-    return f"perstack rewind {quote(job_id)} {quote(checkpoint_id)}{given}"
+    return f"perstack rewind {quote(job_id)} {quote(checkpoint_id)}{location_options}"
 
 
-def _diff_between(job_id: str, first: str, last: str, given: str = "") -> str:
+def _diff_between(job_id: str, first: str, last: str, location_options: str = "") -> str:
     """Return the command that compares the files of two checkpoints; an empty id means the current files."""
-    return f"perstack diff {quote(job_id)} {quote(f'{first}..{last}')}{given}"
+    return f"perstack diff {quote(job_id)} {quote(f'{first}..{last}')}{location_options}"
 
 
 def _expert_or_placeholder(expert: str) -> str:

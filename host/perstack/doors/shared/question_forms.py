@@ -52,7 +52,7 @@ CHOICES = {_YES: "Use it", _NO: "Keep the previous definition"}
 
 
 def agrees(answer: object) -> bool:
-    """Return whether the answer is a yes; any other value leaves the definition unchanged."""
+    """Return whether the answer agrees to the changed definition. Only a yes does; any other value does not."""
     decision = yes_or_no(answer) if isinstance(answer, str) else None
     return decision is not None and decision.is_yes
 

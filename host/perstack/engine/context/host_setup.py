@@ -28,7 +28,7 @@ from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import RUN_FILES, FileOwners, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
-from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.log.snapshot_protocol import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers_and_prices import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perstack.core.jobs.queries import check_labels
+from perstack.core.jobs.job_choice import check_labels
 from perstack.core.runs.start import CallerFields
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.model_output import ResultReader
 
 if TYPE_CHECKING:
-    from perstack.engine.runs.inputs import Attachable
+    from perstack.engine.runs.input_protocols import Attachable
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 

@@ -1,7 +1,7 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (job_queue.py). An operation that continues a Job gives
+(runner.py), `queue` queues them for workers (job_queue_protocol.py). An operation that continues a Job gives
 `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run that
 begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import check_query, expired_jobs
+from perstack.core.jobs.job_choice import check_query
+from perstack.core.jobs.removal import expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import ContinuedFrom, Settlement
@@ -26,15 +27,16 @@ from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
+from perstack.engine.jobs.job_queue_protocol import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.job_request import JobRequest, checked_fields, takes_caller_fields
 from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
+from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
-from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
-from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
+from perstack.engine.log.job_summary_file import JobSummaryFile
+from perstack.engine.log.run_session import OnEvent, RunSession
+from perstack.engine.runs.input_protocols import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
 from perstack.support.storage import pages

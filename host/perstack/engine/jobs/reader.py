@@ -16,14 +16,14 @@ from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.jobs.due import DUE, job_state, reason_to_resume
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import has_labels
+from perstack.core.jobs.job_choice import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
-from perstack.engine.log.event_log import StoredLine, readable, run_ids
+from perstack.engine.log.event_log import StoredLine, read_intact, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent, as_listener
 from perstack.engine.log.storage_access import heads_in_summary, read_summary
@@ -219,7 +219,7 @@ class JobReader:
         if run_id is not None and run_id not in ids:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
         selected_ids = ids if run_id is None else [run_id]
-        return [RunLog(run_id, *await readable(self.storage, RunRef(job_id, run_id))) for run_id in selected_ids]
+        return [RunLog(run_id, *await read_intact(self.storage, RunRef(job_id, run_id))) for run_id in selected_ids]
 
     async def last_lines(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
         """Return the last lines of each log, at most `count`, unparsed and possibly unchecked."""
@@ -359,7 +359,7 @@ class JobReader:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
         job, runs = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self.storage, job_id):
-            partial = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
+            partial = await run_logs(self.storage, runs).read_intact(RunRef(job_id, run_id))
             if partial.loaded is not None:
                 runs[run_id] = partial.loaded.state
                 job.update(runs[run_id])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.project import with_delegates
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import check_query
+from perstack.core.jobs.job_choice import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
@@ -28,14 +28,14 @@ from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_request import JobRequest
-from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
+from perstack.engine.jobs.queueing_protocol import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
+from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
 from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.trust_checks import ToolLock
-from perstack.engine.runs.inputs import StoreAttachments, read_attachments
+from perstack.engine.runs.input_protocols import StoreAttachments, read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part
@@ -327,7 +327,7 @@ class JobRunner:
         Raises StorageError.
         """
         if any(run.queued is not None for run in job.runs.values() if not run.is_coordinator):
-            from perstack.engine.runs.remote import REMOTE
+            from perstack.engine.runs.remote_delegates_protocol import REMOTE
 
             setup, runs = self._source.setup, dict(job.runs)
             await setup.parts.get(REMOTE).stop_remote(setup, job, runs, setup.emitter(), below=below)

@@ -59,7 +59,7 @@ class InvalidTransition(InvalidEvent):
 # Logs as lines, before their events are parsed.
 
 
-async def readable(
+async def read_intact(
     storage: Storage, ref: RunRef, after: int = 0, limit: int | None = None
 ) -> tuple[list[bytes], Damaged | None]:
     """Return the lines after place `after`, at most `limit`, up to the first damage; and the damage, or None."""
@@ -195,7 +195,7 @@ class EventLog(Generic[S, E]):
         seq, last = after, None if limit is None else after + limit
         while last is None or seq < last:
             size = _EVENTS_PER_READ if last is None else min(_EVENTS_PER_READ, last - seq)
-            lines, damage = await readable(self._storage, ref, seq, size)
+            lines, damage = await read_intact(self._storage, ref, seq, size)
             for line in lines:
                 sealed = open_line(line)  # the storage has checked it against the chain
                 seq += 1
@@ -217,7 +217,7 @@ class EventLog(Generic[S, E]):
                 if line.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
-    async def readable(self, ref: RunRef) -> PartialLog[S, E]:
+    async def read_intact(self, ref: RunRef) -> PartialLog[S, E]:
         """Read a log up to the first damage."""
         partial = PartialLog[S, E]()
         try:
@@ -248,7 +248,7 @@ class EventLog(Generic[S, E]):
 
         `observe` gets each event that can be read, and the state after it; None once an event did not follow.
         """
-        result = CheckedLog[S](*await readable(self._storage, ref))
+        result = CheckedLog[S](*await read_intact(self._storage, ref))
         try:
             for sealed, head in checked(result.lines):
                 result.chain[head.seq] = head.hash

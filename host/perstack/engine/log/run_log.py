@@ -15,7 +15,7 @@ from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.start import StartRun, TooNew, upgrade
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
+from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, read_intact, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
@@ -64,7 +64,7 @@ class RunLogFormat:
         from perstack.core.runs.redacted_events import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
-            self._redactions[ref] = redactions_in(ref, (await readable(self._storage, ref))[0])
+            self._redactions[ref] = redactions_in(ref, (await read_intact(self._storage, ref))[0])
         try:
             return stand_in(remains, sealed.digest, seq, self._redactions[ref])
         except UnverifiedRedaction as error:
@@ -182,7 +182,7 @@ def _invalid_event(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str)
 
 
 def _max_events(ref: RunRef, through: str | None) -> int | None:
-    """Return the maximum number of events to read; None for all. The log may be damaged after the checkpoint."""
+    """Return the number of events up to the checkpoint, since the log may be damaged after it; None for all."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
 

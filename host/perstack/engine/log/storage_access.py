@@ -132,7 +132,7 @@ class PendingRecords:
             try:
                 await self.expect(owner_id)
                 await add_payload(self._storage, log_of(owner_id), record)
-            except (Conflict, NotFound):  # another process added or removed concurrently
+            except (Conflict, NotFound):  # another process added a record, or removed the log, meanwhile
                 if attempt == _MAX_ATTEMPTS - 1:
                     raise
             else:

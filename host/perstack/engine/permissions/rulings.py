@@ -116,16 +116,16 @@ class Rulings:
                 blocked.append((call, "Not run: it needs approval by now. Call it again if it is still needed."))
         return blocked
 
-    async def offers(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
+    async def offered_rules(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
         """Return the rules that a person may approve instead of only this call."""
-        from perstack.core.permissions.call_rulings import offers
+        from perstack.core.permissions.call_rulings import offered_rules
 
         rule_call = self._policy_call(call.part, call.decided, catalogue)
-        return () if rule_call is None else await asyncio.to_thread(offers, chain, rule_call)
+        return () if rule_call is None else await asyncio.to_thread(offered_rules, chain, rule_call)
 
     async def is_allowed(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> bool:
         """Return whether these rules allow a call without a question."""
-        from perstack.core.permissions.rule_decisions import decide_call
+        from perstack.core.permissions.decide_call import decide_call
 
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return rule_call is not None and (await asyncio.to_thread(decide_call, chain, rule_call)).decision == "allow"

@@ -80,11 +80,11 @@ def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | N
 
 def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
     """Return why the rules withhold a tool; None if they allow it."""
+    from perstack.core.permissions.decide_call import decide_offer
     from perstack.core.permissions.policy_calls import PolicyCall
-    from perstack.core.permissions.rule_decisions import decide_offer
 
     ruling = decide_offer(rules, PolicyCall(tool.name, PROVIDER, shown=tool.alias))
-    return None if ruling.decision == "allow" else ruling.said
+    return None if ruling.decision == "allow" else ruling.reason_text
 
 
 def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:

@@ -32,7 +32,7 @@ from perstack.core.runs.state import Run, call_key
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_drive import RunDrive
-from perstack.engine.runs.playback import playback_of
+from perstack.engine.runs.playback_protocol import playback_of
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
 from perstack.system.user import notice
@@ -97,7 +97,7 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     rulings, catalogue = run_drive.drive.rulings, run_drive.catalogue
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
-        await rulings.offers(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
+        await rulings.offered_rules(call, catalogue, run_drive.session.run.rules) if _is_asked_by_rules(call) else (),
         await rulings.changed_file_digest(call),
     )
 
@@ -153,7 +153,7 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
     if run_drive.plays_recording or not _is_asked_by_rules(call):
         return None, _Doubts(changes)
     drive, run = run_drive.drive, run_drive.session.run
-    grants = await asyncio.to_thread(drive.setup.grants.readable)
+    grants = await asyncio.to_thread(drive.setup.grants.parsable)
     held, stale = _split_grants(grants, call, tool)
     files = drive.setup.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()

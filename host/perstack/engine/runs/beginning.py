@@ -74,7 +74,7 @@ class PreparedRun:
     """A new Run that can begin here, with the definition and settings that its first event records."""
 
     new: NewRun
-    expert: Expert  # with the digests of its Agent Skills
+    expert: Expert  # the Expert with the digests of its Agent Skills
     settings: RunSettings
     policy: SandboxPolicy | None
 

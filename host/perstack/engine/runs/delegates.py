@@ -19,7 +19,7 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_drive import Allowance, JobDrive
 from perstack.engine.runs.person_decisions import PendingQuestion, PersonAnswer
-from perstack.engine.runs.remote import REMOTE, RemoteDelegates
+from perstack.engine.runs.remote_delegates_protocol import REMOTE, RemoteDelegates
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore
 from perstack.system.user import this_process

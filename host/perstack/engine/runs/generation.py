@@ -55,9 +55,9 @@ from perstack.engine.runs.attempts import (
     retry_or_give_up,
     switch_model,
 )
-from perstack.engine.runs.inputs import MEDIA
+from perstack.engine.runs.input_protocols import MEDIA
 from perstack.engine.runs.job_drive import RunDrive
-from perstack.engine.runs.playback import playback_of
+from perstack.engine.runs.playback_protocol import playback_of
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.system.user import notice

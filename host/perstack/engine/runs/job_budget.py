@@ -31,7 +31,7 @@ from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers_and_prices import Prices
-from perstack.engine.runs.inputs import MEDIA, MediaTokens
+from perstack.engine.runs.input_protocols import MEDIA, MediaTokens
 from perstack.errors import ProviderError
 from perstack.ports.parts import Parts
 from perstack.ports.provider import BlobReader, OfferedProviderTool

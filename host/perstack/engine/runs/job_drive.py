@@ -16,7 +16,8 @@ from perstack.core.messages.messages import Message
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
+from perstack.engine.log.job_summary_file import JobSummaryFile
+from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.job_skills import JobSkills, RunSkills
@@ -39,7 +40,7 @@ class StopFlags:
     """Requests to stop the drive of a Job, or of a Run apart from its Job."""
 
     requested: bool = False  # a person or another process stops the Job
-    after_step: bool = False  # each Run stops, as interrupted, before its next step
+    after_step: bool = False  # True: each Run stops before its next step, as interrupted
 
 
 def _ignore(waits: bool) -> None:

@@ -16,9 +16,9 @@ begins (intent before effect): `startGeneration` before the model is called, `ca
 effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
 `resumeRun`, and the loop continues: a stop changes the status of a Run and not its phase.
 
-Features act for a Run through parts of the host (play a recording, drive delegates on other workers, take snapshots,
-fit images, take posted texts, make room in a full context): playback.py, remote.py and inputs.py here, `MAKE_ROOM`,
-engine/log/snapshot_recorder.py.
+Features act in the loop only through keys of parts of the host, which this layer defines: playback_protocol.py (play
+a recording), remote_delegates_protocol.py (drive delegates on other workers) and input_protocols.py (take posted texts,
+fit images) here, engine/log/snapshot_protocol.py (take snapshots), and `MAKE_ROOM` below (make room in a full context).
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
@@ -78,19 +78,16 @@ from perstack.engine.runs.attempts import open_endpoint, record_failure, return_
 from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
-from perstack.engine.runs.inputs import TEXT_INBOX
+from perstack.engine.runs.input_protocols import TEXT_INBOX
 from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
-from perstack.engine.runs.playback import fail_if_differs_from_recording, playback_of
+from perstack.engine.runs.playback_protocol import fail_if_differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
-from perstack.engine.runs.tool_calls import (
-    refuse_calls,
-    run_tools,
-)
+from perstack.engine.runs.tool_calls import refuse_calls, run_tools
 from perstack.ports.parts import Part
 from perstack.system.concurrency import leaves, shield_until_done
 
 MAKE_ROOM: Part[Callable[[RunDrive, Shrink | Compact], Awaitable[None]]] = Part("compaction")
-"""Shrinks old results of a Run or summarizes its history, and records that, or that no budget allows it."""
+"""Part that shrinks old results of a Run or summarizes its history. It records that, or that no budget allows it."""
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # longest result that is validated in the event loop, not in a thread
 
@@ -108,7 +105,7 @@ class RunLoop:
     async def drive_job(self, session: RunSession) -> JobSummary:
         """Drive a Coordinator as `drive_root` does, keep job.json up to date, and return the last summary."""
         summary_file = self._drive.summary_file
-        await summary_file.mark_stale()  # also after an error it says "running": readers trust only the logs
+        await summary_file.mark_stale()  # it says "running" even after an error: readers trust only the logs
         try:
             async with summary_file.keep_summary():
                 await self.drive_root(session)
@@ -125,7 +122,7 @@ class RunLoop:
             raise leaves(group)[0] from group  # report the first failure: a person can act on one line
 
     async def _drive_run(self, session: RunSession, expert_key: str | None) -> None:
-        """Drive one Run for as long as the time limit of the Job, or of an Expert, allows."""
+        """Drive one Run until it ends or stops, at the latest at the time limit of the Job or of its Expert."""
         budget = self._allowance.budget
         if budget is None:
             await self._perform_pending(session)
@@ -138,7 +135,7 @@ class RunLoop:
         try:
             await session.flush()
             skills = await self._open_skills(session)
-            run_drive = None if skills is None else await self._with_model(session, skills)
+            run_drive = None if skills is None else await self._open_model(session, skills)
             while run_drive is not None and (command := self._next_command(session)) is not None:
                 if self._drive.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
@@ -148,7 +145,7 @@ class RunLoop:
                     await switch_model(session, command.error, self._drive.prices)
                 elif not (isinstance(command, Generate) and await return_to_first_model(session, self._drive.prices)):
                     await self._perform(run_drive, command)
-                run_drive = await self._renewed(run_drive)
+                run_drive = await self._renew(run_drive)
             await session.flush()
         except asyncio.CancelledError:
             await shield_until_done(self._stop_cancelled(session))
@@ -222,29 +219,29 @@ class RunLoop:
             session.add(budget_stop_event(exceeded, session.stamp))
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
-        text, check = command.text, self._drive.setup.check_result if run.is_coordinator else None
-        result = (
-            check_result(text, command.schema, QUICK_STEPS) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
-        )
-        if result is None:
+        """Check a result against its schema, and a Coordinator's also by the function that the Host was given."""
+        text, is_short = command.text, len(command.text) <= _MAX_CHARACTERS_OUTSIDE_THREAD
+        result = check_result(text, command.schema, QUICK_STEPS) if is_short else None
+        if result is None:  # too long, or not checked within `QUICK_STEPS`
             result = await asyncio.to_thread(check_result, text, command.schema)
-        problem = None if check is None or result.value is None else check(result.value)
+        check_by_host = self._drive.setup.check_result if run.is_coordinator else None
+        problem = None if check_by_host is None or result.value is None else check_by_host(result.value)
         return result if problem is None else ResultCheck(problem=shorten(problem), by_program=True)
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
-    async def _renewed(self, run_drive: RunDrive) -> RunDrive | None:
-        """Return the drive with the model and skills in force; None, after failing the Run, if one cannot be opened."""
+    async def _renew(self, run_drive: RunDrive) -> RunDrive | None:
+        """Open the model and skills again if they have changed. If that fails, fail the Run and return None."""
         session, skills = run_drive.session, run_drive.skills
         if run_drive.fallback_model != session.run.fallback_model:  # another model has taken over
-            return await self._with_model(session, skills)
+            return await self._open_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
             return run_drive  # changes of the Expert take effect once all calls of the reply have results
         renewed = await self._open_skills(session, again=True)
         return None if renewed is None else replace(run_drive, skills=renewed)
 
     async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
-        """Open the skills of a Run, `again` if it has changed them. Return None, and fail the Run, if that fails."""
+        """Open the skills of a Run. `again`: it has changed its own. If that fails, fail the Run and return None."""
         drive, run = self._drive, session.run
         try:
             skills = await (reopen_skills(drive, run) if again else open_skills(drive, run))
@@ -255,8 +252,8 @@ class RunLoop:
             refuse_calls(session, await drive.rulings.judge_again(run, skills.catalogue))
         return skills
 
-    async def _with_model(self, session: RunSession, skills: RunSkills) -> RunDrive | None:
-        """Open the endpoint of the model in force. Return None, and fail the Run, if that fails."""
+    async def _open_model(self, session: RunSession, skills: RunSkills) -> RunDrive | None:
+        """Open the endpoint of the model in force. If that fails, fail the Run and return None."""
         endpoint = await open_endpoint(self._drive, session)
         if endpoint is None:
             return None
@@ -264,6 +261,7 @@ class RunLoop:
         return RunDrive(self._drive, session, skills, endpoint, fallback_model, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
+        """Record the stop of a cancelled drive: at a time limit if one has expired, else as an interrupt."""
         if not session.has_begun:
             return
         budget = self._allowance.budget
@@ -276,7 +274,7 @@ class RunLoop:
         await session.write_checkpoint()
 
     def _record_interrupt(self, session: RunSession) -> None:
-        # a leaving worker queues the root Run again
+        """Record an interrupt. If this worker is leaving, queue the root Run again, for another worker."""
         session.record_all(interrupt_events(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (queue_fields := self._drive.requeue(session.run)) is not None:
             session.add(QueueRun(**session.stamp(), **queue_fields))

@@ -36,7 +36,7 @@ class PersonDecisions:
     answers: Mapping[str, PersonAnswer] = field(default_factory=dict[str, PersonAnswer])
     """Answers by the id of the Run that asks."""
     signal: str | None = None  # key of the external event that resumes the Coordinator
-    limited_by: By | None = None  # who gave new limits; None for the operating-system user
+    limited_by: By | None = None  # person who set new limits; None for the operating-system user
 
 
 NO_DECISIONS = PersonDecisions()

@@ -26,7 +26,7 @@ from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
 from perstack.engine.runs.beginning import with_strict_skills
 from perstack.engine.runs.job_drive import JobDrive
-from perstack.engine.runs.playback import PLAYBACK
+from perstack.engine.runs.playback_protocol import PLAYBACK
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.parts import Part
 from perstack.ports.skill import ToolCall, ToolResult, Toolset

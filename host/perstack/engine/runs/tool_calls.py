@@ -39,9 +39,9 @@ from perstack.engine.runs.approvals import (
     show_progress,
 )
 from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
-from perstack.engine.runs.inputs import MEDIA
+from perstack.engine.runs.input_protocols import MEDIA
 from perstack.engine.runs.job_drive import RunDrive
-from perstack.engine.runs.playback import playback_of
+from perstack.engine.runs.playback_protocol import playback_of
 from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
@@ -388,7 +388,7 @@ async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | 
 async def _call_masked(
     tool: OfferedTool, skill: SkillSession, tool_call: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
-    from perstack.engine.plugins.secret_vault import MaskedCall  # only for Runs that mask
+    from perstack.engine.plugins.secret_vault import MaskedCall  # imported late: few Runs mask secrets
 
     try:
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)

@@ -39,7 +39,7 @@ from perstack.testing.experts.run_tests import (
     play_script,
     run_tests,
     without_effects,
-    without_key,
+    without_signing_key,
 )
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 from perstack.trust.agreements import environment_of
@@ -144,7 +144,7 @@ class HostBench:
             without_effects(project),
             workspace=self.workspace,
             storage=self.storage,
-            env=without_key(project, self._test_model.env(env)),
+            env=without_signing_key(project, self._test_model.env(env)),
             overrides=self._test_model.overrides,
             plugins=self._test_model.plugins,
         )

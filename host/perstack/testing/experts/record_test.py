@@ -19,7 +19,7 @@ from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.testing.experts.results import matches_call, status_word
 from perstack.testing.experts.run_tests import Bench, contents, drive_and_judge, remove_folder
-from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.definition_with_includes import DefinitionFile
 
 _MAX_CALLS = 40
 _MAX_FILES = 20

@@ -10,8 +10,8 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall
-from perstack.core.permissions.rule_decisions import decide_call
 from perstack.core.schemas.patterns import compile_pattern
 from perstack.dataclass import dataclass
 from perstack.expert_tests.models import Expected, ExpectedStatus

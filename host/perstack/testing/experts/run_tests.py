@@ -237,7 +237,7 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
         without_effects(bench.project),
         workspace=folder / "workspace",
         storage=storage_in(folder),
-        env=without_key(bench.project, model.env(bench.env)),
+        env=without_signing_key(bench.project, model.env(bench.env)),
         overrides=model.overrides,
         plugins=model.plugins,
     )
@@ -349,7 +349,7 @@ def without_effects(project: Project) -> Project:
     return project.model_copy(update=update)
 
 
-def without_key(project: Project, env: Environment) -> Environment:
+def without_signing_key(project: Project, env: Environment) -> Environment:
     """Return the environment without the key that signs heads, which no tool may see."""
     key = None if project.audit is None else project.audit.signing_key
     return env if key is None or not key.startswith("env:") else env.without(key.removeprefix("env:"))

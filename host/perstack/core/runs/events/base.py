@@ -51,16 +51,16 @@ class Repetition(NamedTuple):  # no dataclass: several are made for each event t
         """Phrase that contrasts the two values; None if they are equal."""
         if self.value == self.known_value:
             return None
-        said, known = _shortened(self.value), _shortened(self.known_value)
-        return f"says {self.name} {said}, where an earlier event says {known}"
+        value, known_value = _shortened(self.value), _shortened(self.known_value)
+        return f"says {self.name} {value}, where an earlier event says {known_value}"
+
+
+_MAX_REPEATED_CHARS = 120
 
 
 def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _MAX_REPEATED_CHARS else f"{text[: _MAX_REPEATED_CHARS - 1]}…"
-
-
-_MAX_REPEATED_CHARS = 120
 
 
 def is_emptied(value: object) -> bool:
@@ -76,7 +76,7 @@ class LaterEvent(RunEvent):
     """An event after `startRun`: where it may follow, how it changes the Run, and how a replay judges it."""
 
     follows: ClassVar[RunTransition]
-    is_of_person: ClassVar[bool] = False  # True: no activity of the Run, so it may follow also if the Run is closed
+    is_of_person: ClassVar[bool] = False  # True: a person did it, not the Run, so it may follow in a closed Run too
     # True: the time since the event before is not counted as work, because no process may have driven the Run
     ends_pause: ClassVar[bool] = False
 
@@ -112,14 +112,14 @@ def difference_of(expected: object, actual: object, name: str) -> str | None:
 
 
 def running_difference(event: RunEvent, call_id: str, run: Run, command: Command | None) -> str | None:
-    """Return the difference of an event that a running call causes."""
+    """Return why an event that a running call causes cannot follow; None if it can."""
     if not isinstance(command, RunTools):
         return unexpected_event(event, run, command)
     return open_call_difference([call.decided.id for call in command.calls], call_id)
 
 
 def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
-    """Return the difference of an event about a call that is not open; None if it is."""
+    """Return why an event about this call cannot follow: the call is not open. None if it is."""
     return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
 
 

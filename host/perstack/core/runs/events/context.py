@@ -238,11 +238,11 @@ class DropText(LaterEvent):
                 part = TextPart(text=without_text(text_of(message.contents), dropped.text))
                 items[index] = UserMessage(contents=(part,))
                 freed += tokens_of_contents(message.contents) - tokens_of_contents((part,))
-        said = tuple(saying for saying in run.sayings if saying is not dropped)
+        remaining = tuple(saying for saying in run.sayings if saying is not dropped)
         if not freed:
-            return replace(run, sayings=said)
+            return replace(run, sayings=remaining)
         context = replace(run.context, freed=run.context.freed + freed)
-        return replace(run, sayings=said, messages=History(items, places), context=context)
+        return replace(run, sayings=remaining, messages=History(items, places), context=context)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:

@@ -69,16 +69,16 @@ class StartGeneration(LaterEvent):
     is_quiet = True
     type: Literal["startGeneration"] = "startGeneration"
     final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
-    # texts of skills about their tools, or why one has none; None if unchanged
+    # texts of skills about their tools, or the reason why a skill has none; None if unchanged
     guidance: Annotated[str | None, TEXT] = None
     # reasons why skills, and tools of the provider, are not available, by their names; empty if unchanged
     unreachable: Annotated[dict[str, str], EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
-    provider_settings: JsonObject | None = None  # only what affects replies, without secrets; None if unchanged
+    provider_settings: JsonObject | None = None  # settings that affect replies, without secrets; None if unchanged
     tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
     request_digest: str | None = None  # digest of the whole request; None in earlier logs
     max_tokens: int | None = None  # maximum of the reply by the budget; None if the user's setting is lower
     reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
-    # digests of the definitions of offered tools, by skill and tool, as far as they are not recorded yet
+    # digests of the definitions of offered tools that no earlier event has, by skill and tool
     definitions: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
 
     @override
@@ -130,7 +130,7 @@ class FinishGeneration(LaterEvent):
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
     over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
-    # why a reply that the model completed is unusable
+    # reason why the reply is unusable although the model completed it; None if it is usable
     problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)
     # query that asks the model to continue this reply, which was cut at its limit; empty if it is not continued
     continuation: Text = Field(default="", exclude_if=falsy)
@@ -197,10 +197,10 @@ class FinishGeneration(LaterEvent):
                 rows.append(LogRow("says", part.text, item="text"))
             elif isinstance(part, ProviderToolPart):
                 rows += _provider_tool_rows(part)
-        is_odd = self.finish_reason in ("length", "refusal", "other")
-        if is_odd or context.full:
+        is_incomplete = self.finish_reason in ("length", "refusal", "other")
+        if is_incomplete or context.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
-            rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
+            rows.append(LogRow("replied", text, "yellow" if is_incomplete else "dim"))
         if self.continuation:
             rows.append(LogRow("continues", "the reply, which was cut at its limit, by another request", "yellow"))
         return rows
@@ -213,7 +213,7 @@ CONTINUATION = (
 
 
 def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
-    """Return True if the model may be asked to continue a cut reply: a text, whose predecessor was not cut as well."""
+    """Return True if the model may be asked to continue a cut reply: one with text, and not a continuation itself."""
     is_by_budget = run.reply_token_limit is not None
     is_cut = reason == "length" and not reply.tool_calls and not is_by_budget
     return is_cut and bool(reply.text.strip()) and not run.unfinished_text
@@ -252,6 +252,7 @@ def empty_reply(reply: ExpertMessage, reason: FinishReason, *, final: bool) -> E
 
 
 def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
+    """Return why a reply without calls is unusable: it is empty, cut off or a refusal. None if it is usable."""
     if reply.tool_calls:
         return None
     if reason == "paused" and not reply.contents:
@@ -325,12 +326,12 @@ class Retry(LaterEvent):
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         limit = "" if self.most_ms is None else f", all within {duration(self.most_ms)}"
-        again = f"try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
-        return [LogRow("retries", again, "yellow"), LogRow("because", self.error.words, "yellow")]
+        next_try = f"try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
+        return [LogRow("retries", next_try, "yellow"), LogRow("because", self.error.words, "yellow")]
 
 
 class AdaptRequest(LaterEvent):
-    """A change of the requests to one model, which its endpoint needs: parts in another form, or left out."""
+    """A lasting change of the requests to one model that its endpoint needs: parts in another form, or left out."""
 
     follows = RunTransition((READY, GENERATING, CALLING, SETTLED), ACTIVE)
     is_progress = False
@@ -344,12 +345,12 @@ class AdaptRequest(LaterEvent):
     @property
     @override
     def media(self) -> tuple[ResultContent, ...]:
-        """The smaller images and documents that are sent."""
+        """The smaller images and documents that are sent in place of the originals."""
         return tuple(item.blob for item in self.adaptations if item.blob is not None)
 
     @override
     def repetitions(self, run: Run) -> Iterator[Repetition]:
-        if not run.context.summarising:  # a summary may be of another model, which no state names
+        if not run.context.summarising:  # another model may write the summary, and the state does not name it
             yield Repetition("the model", self.model, run.active_model)
 
     @property
@@ -373,7 +374,7 @@ class AdaptRequest(LaterEvent):
         if problem is not None:
             raise IllegalEvent(f"adaptRequest names {problem}")
         run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
-        if self.error is None or self.tool_call_id:  # what a tool's generations cost is in the call's result
+        if self.error is None or self.tool_call_id:  # the call's result has the cost of generations for its tool
             return run
         return settle_reservation(run, is_charged=not self.uncharged)
 
@@ -485,7 +486,7 @@ class FinishStep(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, EndStep):
             return unexpected_event(self, run, command)
-        # A Run that begins with an answer ends a step of the Run that it continues.
+        # a Run that begins with an answer ends a step of the Run that it continues, so it may still be at step 0
         problem = difference_of(max(1, run.step), self.step_number, "step")
         return problem or difference_of(run.spending.step_usage, self.usage, "usage")
 

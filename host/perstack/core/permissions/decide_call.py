@@ -48,7 +48,7 @@ class Ruling:
     opens: tuple[str, ...] = ()  # resolved protected paths that a rule names and this call may use once allowed
 
     @property
-    def said(self) -> str:
+    def reason_text(self) -> str:
         """Text of the reason: `the rule exec(rm *) of perstack.toml [permissions].deny`."""
         if self.reason:
             return f"{self.reason} ({self.source})" if self.source else self.reason

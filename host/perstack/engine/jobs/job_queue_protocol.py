@@ -1,4 +1,4 @@
-"""Protocol of the queue of Jobs for workers, which `perstack.workers.queue` implements."""
+"""Protocol of the queue of Jobs for workers, which `perstack.workers.dispatcher_queue` implements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.job_request import JobRequest
-from perstack.engine.jobs.queueing import QueueRequest
+from perstack.engine.jobs.queueing_protocol import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.ports.parts import Part

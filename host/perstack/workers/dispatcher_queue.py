@@ -17,10 +17,11 @@ from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.job_request import JobRequest
-from perstack.engine.jobs.queueing import QueueRequest
+from perstack.engine.jobs.queueing_protocol import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.engine.log.job_summary_file import JobSummaryFile
+from perstack.engine.log.run_session import RunSession
 from perstack.errors import Conflict, DispatcherError, NotFound, StorageError, UsageError
 from perstack.system.user import this_process, this_user
 
