@@ -16,7 +16,7 @@ from perstack.core.messages.messages import BlobPart, ProviderToolPart, TextPart
 from perstack.core.runs import events
 from perstack.core.runs.log_rows import EventContext, RowItem
 from perstack.dataclass import dataclass
-from perstack.doors.shared.file_edits import edit_by
+from perstack.doors.shared.call_diffs import edit_by
 from perstack.doors.shared.text import minute
 
 EntryKind = Literal["query", "thought", "text", "call", "note", "result"]

@@ -7,15 +7,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
+from perstack.toml_reader.definition_file import LoadedProject
 
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import Definitions, JobTasks, ServedProject
+from perstack.doors.served_project import Definitions, ServedProject
 from perstack.doors.shared.http_connections import ConnectionLimits, ListenAddress, http_server, listen, protocol
+from perstack.doors.shared.job_tasks import JobTasks
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
-from perstack.toml_reader.definition_file import LoadedProject
 from perstack_studio.access import ENTER, Access
 from perstack_studio.app import build_app
 from perstack_studio.live import Feeds

@@ -18,9 +18,9 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
-from perstack.doors.served_project import DriveJob
 from perstack.doors.shared.consent import TERMINAL, ConsentPage, page_of
 from perstack.doors.shared.edited_arguments import arguments_text, read_arguments
+from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
