@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
-from perstack.toml_reader.definition_file import LoadedProject
+from perstack.toml_reader.definition_with_includes import LoadedProject
 
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import Definitions, ServedProject
