@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast, get_args
 
-from pydantic_core import from_json
-
 from perstack.compaction.visibility import visibility_of
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import JsonObject
@@ -22,8 +20,17 @@ from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.terminal import print_err, print_out
-from perstack.doors.shared.event_filter import FIELDS, Condition, matches, parse_filter, types_named, unknown_fields
-from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
+from perstack.doors.shared.event_filter import FIELDS, Condition, parse_filter, types_named, unknown_fields
+from perstack.doors.shared.log_view import (
+    LogEntry,
+    calls_of_last_reply,
+    expert_of,
+    fits,
+    is_delegate,
+    json_of,
+    parse_line,
+    rows_of,
+)
 from perstack.doors.shared.next_step_phrases import command
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.status_phrases import models_of, next_step_of_job, status_of
@@ -117,24 +124,8 @@ def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEn
         delegated = _delegated_calls(entries) if event_filter.delegations else frozenset[tuple[str, bytes]]()
         selected = [entry for entry in selected if _is_wanted(entry, event_filter, delegated)]
     if event_filter.condition is not None:
-        selected = [entry for entry in selected if _is_match(entry, event_filter.condition)]
+        selected = [entry for entry in selected if fits(entry, event_filter.condition)]
     return list(selected)
-
-
-def _is_match(entry: LogEntry, condition: Condition) -> bool:
-    args = {}
-    if entry.type == "callTools":
-        args = {call_id: part.args for call_id, part in calls_of_last_reply(entry).items()}
-    return matches(condition, _fields_of(entry), args)
-
-
-def _fields_of(entry: LogEntry) -> JsonObject:
-    """Return the fields of an event, also if this version does not know it."""
-    try:
-        fields: object = from_json(entry.line)
-    except ValueError:
-        fields = None
-    return cast("JsonObject", fields) if isinstance(fields, dict) else {"type": entry.type}
 
 
 def add_context(chosen: Sequence[LogEntry], every: Sequence[LogEntry], context: int, full: bool) -> list[LogEntry]:
@@ -383,7 +374,7 @@ def counts_of(entries: Sequence[LogEntry]) -> JsonObject:
 
 
 def _length(entry: LogEntry, name: str) -> int:
-    items = _fields_of(entry).get(name)
+    items = json_of(entry).get(name)
     return len(items) if isinstance(items, list) else 0
 
 
