@@ -13,7 +13,7 @@ from perstack.doors.shared.log_view import LogEntry, entries_of, parse_line
 from perstack.engine.log.event_log import readable
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.log.storage_access import read_summary
-from perstack.errors import NotFound
+from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 from perstack_studio.studio import Studio
 
@@ -66,6 +66,7 @@ class StepLines:
     next: int | None
     entries: tuple[StoredEntry, ...]
     is_cut: bool  # True if the step has more events
+    damage: str  # why the log cannot be read after them; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,12 @@ class RunLines:
         return tuple(StoredEntry(seq, entry) for seq, entry in enumerate(entries_of(log), after + 1))
 
     async def step_at(self, seq: int) -> int | None:
-        """Return the step of the event at a place; None after the end. A redacted event is of the step after it."""
+        """Return the step of the event at a place, of a redacted one that of the next; None after the readable part."""
         for place in range(seq, seq + _MAX_REDACTED):
-            found = await self.read(place - 1, 1)
+            try:
+                found = await self.read(place - 1, 1)
+            except Damaged:
+                return None
             if not found:
                 return None
             if found[0].entry.step:
@@ -112,9 +116,10 @@ class RunLines:
         return high
 
     async def step(self, step: int) -> StepLines:
-        """Return the events of a step. Raises NotFound."""
+        """Return the events of a step. Raises NotFound, and Damaged if the log cannot be read up to it."""
         first = await self.first_of(step)
         if await self.step_at(first) != step:
+            await self.read(first - 1, 1)  # raises Damaged if the log is damaged there
             raise NotFound(f"{self.ref.run_id} has no step {step}")
         following = await self.step_at(end := await self.first_of(step + 1))
         after = max(0, first - 1 - _MAX_BEFORE)
@@ -127,4 +132,12 @@ class RunLines:
         if following is not None and finished is not None:  # what follows prepares the next step
             own = [item for item in own if item.seq <= finished]
         previous = await self.step_at(first - 1) if first > 1 else None
-        return StepLines(step, previous, following, tuple(own), read[-1].seq < end - 1)
+        damage = await self._damage_at(end) if following is None else ""
+        return StepLines(step, previous, following, tuple(own), read[-1].seq < end - 1, damage)
+
+    async def _damage_at(self, seq: int) -> str:
+        try:
+            await self.read(seq - 1, 1)
+        except Damaged as error:
+            return str(error)
+        return ""

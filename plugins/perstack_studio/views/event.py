@@ -46,8 +46,11 @@ class ShownEvent:
 
 
 def shown_event(around: tuple[StoredEntry, ...], seq: int) -> ShownEvent:
-    """Return the event at a place, from the lines around it. Raises NotFound."""
+    """Return the event at a place, from the lines around it. Raises NotFound, and Damaged if they end before it."""
     stored = next((item for item in around if item.seq == seq), None)
+    damage = around[-1].entry.log.damage if around else None
+    if stored is None and damage is not None:
+        raise damage
     if stored is None:
         raise NotFound(f"the log has no event {seq}")
     line = stored.entry.line
