@@ -86,15 +86,15 @@ async def sent_request(
     run = await jobs.run_state(job_id, event.run_id, through=event.id)
     if run is None:
         raise NotFound(f"there is no event {event.id}")
-    earlier = None if previous is None else await jobs.run_state(job_id, event.run_id, through=previous)
+    earlier_run = None if previous is None else await jobs.run_state(job_id, event.run_id, through=previous)
     tools, problem = await _tools(studio, job_id, event, run)
-    return await asyncio.to_thread(_request, run, event, earlier, tools, problem, until)
+    return await asyncio.to_thread(_request, run, event, earlier_run, tools, problem, until)
 
 
 def _request(
     run: Run,
     event: StartGeneration,
-    earlier: Run | None,
+    earlier_run: Run | None,
     tools: tuple[OfferedTool, ...],
     problem: str,
     until: int | None,
@@ -102,7 +102,7 @@ def _request(
     total = len(run.messages)
     end = min(total, until or total)
     known = _seq_of_previous(run, event)
-    gone = () if earlier is None else difference(earlier.messages, run.messages)[0]
+    gone = () if earlier_run is None else difference(earlier_run.messages, run.messages)[0]
     is_comparison = is_comparable(event)
     wrong = request_difference(run, event, 0) if is_comparison else None
     return SentRequest(

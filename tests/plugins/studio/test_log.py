@@ -122,7 +122,7 @@ def test_damage_is_named_and_the_rest_is_shown(terminal: Terminal) -> None:
         assert "line 10" not in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/1")
         assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/40", status=500)
         checked = visitor.get(f"/jobs/{job_id}/check")
-        assert 'class="status bad"' in checked
+        assert 'class="status long bad"' in checked
         assert f"{job_id}-1, event 10" in checked
 
 
