@@ -10,6 +10,8 @@ another host, and no page has inline code (`access.HEADERS`).
   what the page looks like.
 - `conversation` folds the events of a Run into entries. A page that was loaded and one that followed the Job are equal,
   since both render each entry by the template `entry.html`; `live` sends the entries that changed.
+- `run_lines` finds a step by binary search, so a long log is not read for one; `sent` rebuilds what its model was sent,
+  by the fold that sent it, and `call_reasons` says why its calls ran. `checks` keeps the reports of verification.
 - `words` has the filters: text of a model, tool, file or name is never markup. Markdown is rendered without HTML, and a
   link shows its address and leads nowhere.
 - `plots` draws SVG.

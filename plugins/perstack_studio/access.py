@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perstack.dataclass import dataclass
+from perstack.doors.shared.http_connections import connection_of
 from perstack.system.clock import Clock
 
 LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
@@ -132,7 +133,23 @@ class AccessMiddleware:
             await send(message)
 
         refusal = self._refusal(scope)
-        await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+        connection = connection_of(scope)
+        if refusal is not None or connection is None or not self._access.admits(Headers(scope=scope)):
+            await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+            return
+
+        async def receive_in_time() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                connection.stop_deadline()
+            return message
+
+        # a page may take longer than a request may, and a stream of events has no end
+        connection.set_authenticated()
+        if scope["method"] in ("GET", "HEAD"):
+            connection.stop_deadline()
+        await self._app(scope, receive_in_time, send_with_headers)
+        connection.restart_deadline()
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)

@@ -7,7 +7,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
-from perstack.toml_reader.definition_with_includes import LoadedProject
 
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import Definitions, ServedProject
@@ -17,6 +16,7 @@ from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
+from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_studio.access import ENTER, Access
 from perstack_studio.app import build_app
 from perstack_studio.live import Feeds

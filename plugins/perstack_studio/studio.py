@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack_studio.access import Access
+from perstack_studio.checks import Checks
 from perstack_studio.live import Feeds
 from perstack_studio.words import cleaned, filters
 
@@ -35,6 +37,7 @@ class Studio:
     templates: Environment
     feeds: Feeds
     is_read_only: bool = False
+    checks: Checks = field(default_factory=Checks)
 
     @property
     def host(self) -> Host:

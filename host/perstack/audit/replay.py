@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.state import Run
-from perstack.engine.log.event_log import read_intact, run_ids
+from perstack.engine.log.event_log import EVENTS_PER_TURN, read_intact, run_ids
 from perstack.engine.log.run_log import RunLogFormat
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
@@ -70,6 +71,8 @@ async def _replay(
     run: Run | None = None
     head, open_next = EMPTY_LOG, opener_of(lines)
     for seq, line in enumerate(lines, 1):
+        if seq % EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
+            await asyncio.sleep(0)
         try:
             sealed, head = open_next(head, line)
             event = await definition.event(ref, seq, sealed)

@@ -14,6 +14,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.next_step_phrases import as_sentence
 from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.errors import UsageError
+from perstack_studio.checks import Check
 from perstack_studio.live import EventStream, event_of
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
@@ -41,14 +42,15 @@ class JobState:
     summary: JobSummary
     bars: tuple[Bar, ...]
     next_step: str
+    check: Check | None = None  # the latest check of its logs; None without one since the studio was started
 
 
 async def state_of(studio: Studio, job_id: str) -> JobState:
     """Return the state of a Job. Raises NotFound and StorageError."""
     summary = await studio.served_project.current_job(job_id)
     step = next_step_of_job(summary)
-    tree = await studio.host.jobs.tree(summary.id)
-    return JobState(summary, tuple(bars_of(summary, tree)), "" if step is None else as_sentence(step))
+    tree, check = await studio.host.jobs.tree(summary.id), studio.checks.latest(summary.id)
+    return JobState(summary, tuple(bars_of(summary, tree)), "" if step is None else as_sentence(step), check)
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:

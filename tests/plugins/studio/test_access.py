@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 from studio_server import StudioServer, serving_studio
 from terminal import TEAM, Terminal
+
+from perstack.doors.shared.http_connections import LimitedConnection
+from perstack.system.clock import SYSTEM
+from perstack_studio.access import Access, AccessMiddleware
 
 
 @pytest.fixture
@@ -87,3 +93,41 @@ def test_an_address_that_others_reach_needs_a_proxy(terminal: Terminal) -> None:
 
     assert result.code == 2
     assert "--behind-proxy" in result.err
+
+
+class _Connection(LimitedConnection):
+    """A connection that records what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def set_authenticated(self) -> None:
+        self.told.append("known")
+
+    def stop_deadline(self) -> None:
+        self.told.append("stop")
+
+    def restart_deadline(self) -> None:
+        self.told.append("restart")
+
+
+@pytest.mark.parametrize(("is_known", "told"), [(True, ["known", "stop", "restart"]), (False, [])])
+def test_only_a_known_browser_may_take_longer_than_a_request(is_known: bool, told: list[str]) -> None:
+    access, connection = Access("secret", SYSTEM), _Connection()
+    cookie = f"{access.cookie}={access.enter(access.key())}" if is_known else ""
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/jobs",
+        "headers": [(b"host", b"localhost"), (b"cookie", cookie.encode())],
+        "state": {"perstack.connection": connection},
+    }
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None: ...
+
+    asyncio.run(AccessMiddleware(PlainTextResponse("a page"), access)(scope, receive, send))
+
+    assert connection.told == told

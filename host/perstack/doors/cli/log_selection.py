@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, cast, get_args
-
-from pydantic_core import from_json
+from typing import TypeVar, get_args
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import suggestion
@@ -17,12 +15,11 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.filter_expression import (
     FIELDS,
     Condition,
-    matches,
     parse_filter,
     types_named,
     unknown_fields,
 )
-from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, is_delegate, parse_line
+from perstack.doors.shared.log_view import LogEntry, fits, is_delegate, json_of, parse_line
 from perstack.errors import UsageError
 
 _T = TypeVar("_T")
@@ -77,24 +74,8 @@ def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEn
         delegated = _delegated_calls(entries) if event_filter.delegations else frozenset[tuple[str, bytes]]()
         selected = [entry for entry in selected if _is_wanted(entry, event_filter, delegated)]
     if event_filter.condition is not None:
-        selected = [entry for entry in selected if _is_match(entry, event_filter.condition)]
+        selected = [entry for entry in selected if fits(entry, event_filter.condition)]
     return list(selected)
-
-
-def _is_match(entry: LogEntry, condition: Condition) -> bool:
-    args = {}
-    if entry.type == "callTools":
-        args = {call_id: part.args for call_id, part in calls_of_last_reply(entry).items()}
-    return matches(condition, _fields_of(entry), args)
-
-
-def _fields_of(entry: LogEntry) -> JsonObject:
-    """Return the fields of an event, also if this version does not know it."""
-    try:
-        fields: object = from_json(entry.line)
-    except ValueError:
-        fields = None
-    return cast("JsonObject", fields) if isinstance(fields, dict) else {"type": entry.type}
 
 
 def add_context(chosen: Sequence[LogEntry], every: Sequence[LogEntry], context: int, full: bool) -> list[LogEntry]:
@@ -239,5 +220,5 @@ def counts_of(entries: Sequence[LogEntry]) -> JsonObject:
 
 
 def _length(entry: LogEntry, name: str) -> int:
-    items = _fields_of(entry).get(name)
+    items = json_of(entry).get(name)
     return len(items) if isinstance(items, list) else 0

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from heapq import merge
-from typing import NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 from pydantic import JsonValue
+from pydantic_core import from_json
 
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.ids import event_id_of
@@ -27,6 +28,7 @@ from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.log_rows import EventContext, LogRow
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
+from perstack.doors.shared.filter_expression import Condition, matches
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog
 
@@ -292,6 +294,26 @@ def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
         if isinstance(event, FinishGeneration):
             return {part.tool_call_id: part for part in event.message.tool_calls}
     return {}
+
+
+# Events that an expression selects.
+
+
+def fits(entry: LogEntry, condition: Condition) -> bool:
+    """Return whether the condition holds for an event."""
+    args = {}
+    if entry.type == "callTools":
+        args = {call_id: part.args for call_id, part in calls_of_last_reply(entry).items()}
+    return matches(condition, json_of(entry), args)
+
+
+def json_of(entry: LogEntry) -> JsonObject:
+    """Return the fields of an event, also if this version does not know it."""
+    try:
+        fields: object = from_json(entry.line)
+    except ValueError:
+        fields = None
+    return cast("JsonObject", fields) if isinstance(fields, dict) else {"type": entry.type}
 
 
 # The tree of a Job's Runs as it is drawn.

@@ -101,7 +101,7 @@ E_co = TypeVar("E_co", bound=Record, covariant=True)
 
 _EVENTS_PER_READ = 10_000
 
-_EVENTS_PER_TURN = 500  # events that are folded before other tasks of the event loop run
+EVENTS_PER_TURN = 500  # events that are folded before other tasks of the event loop run
 
 
 class LogFormat(Protocol[S, E]):
@@ -214,7 +214,7 @@ class EventLog(Generic[S, E]):
             async for line in events:
                 state = await self._follow(ref, state, line.event, line.head)
                 yield line, state
-                if line.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
+                if line.head.seq % EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
     async def read_intact(self, ref: RunRef) -> PartialLog[S, E]:
@@ -266,6 +266,8 @@ class EventLog(Generic[S, E]):
                         result.state = await self._follow(ref, result.state, event, head)
                     except (Damaged, NotFound) as error:
                         result.first_invalid = error
+                if head.seq % EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
+                    await asyncio.sleep(0)
                 line = StoredLine(head, event, result.lines[head.seq - 1])
                 observe(line, sealed, result.state if result.first_invalid is None else None)
         except BrokenSeal as error:

@@ -1,0 +1,143 @@
+"""Lines of a Run's log, read where they are needed: a step is found by binary search, and a long log is never read.
+
+A damaged or unknown event must not hide the others, so lines are read here, and parsed where they are shown.
+"""
+
+from __future__ import annotations
+
+from perstack.core.base.ids import check_id, check_job_id
+from perstack.core.jobs.summary import JobSummary, RunSummary
+from perstack.core.runs.events import StoredEvent
+from perstack.dataclass import dataclass
+from perstack.doors.shared.log_view import LogEntry, entries_of, parse_line
+from perstack.engine.log.event_log import readable
+from perstack.engine.log.run_log import RunLog
+from perstack.engine.log.storage_access import read_summary
+from perstack.errors import Damaged, NotFound
+from perstack.ports.storage import RunRef, Storage
+from perstack_studio.studio import Studio
+
+MAX_STEP_EVENTS = 1_000  # events of one step that are shown
+_MAX_BEFORE = 50  # events before a step that prepare it: compactions, texts of people
+_MAX_REDACTED = 50  # redacted events in a row that are skipped to find the step of a place
+
+
+async def known_job(studio: Studio, job_id: str) -> JobSummary:
+    """Return the summary of a Job as it is stored, which may be a step old, so that no log is read. Raises NotFound."""
+    stored = await read_summary(studio.host.jobs.storage, check_job_id(job_id), JobSummary)
+    if stored is None or stored.id != job_id or not studio.served_project.definitions.offers(stored.expert_key):
+        return await studio.served_project.job(job_id)
+    return stored
+
+
+async def known_run(studio: Studio, job_id: str, run_id: str) -> tuple[JobSummary, RunSummary]:
+    """Return a Job and one of its Runs. Raises NotFound."""
+    summary = await known_job(studio, job_id)
+    for found in (summary, None):
+        found = found or await studio.served_project.current_job(job_id)
+        run_summary = next((run for run in found.runs if run.id == run_id), None)
+        if run_summary is not None:
+            return found, run_summary
+    raise NotFound(f"Job {job_id} has no Run {run_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A line of a log at its place."""
+
+    seq: int  # place in the log, from 1
+    entry: LogEntry
+
+    @property
+    def event(self) -> StoredEvent | None:
+        """The event; None if it was redacted, or if this version does not know it."""
+        try:
+            return parse_line(self.entry.line)
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepLines:
+    """The events of one step, and those that prepared it."""
+
+    step: int
+    previous: int | None  # number of the step before it in the log; None for the first
+    next: int | None
+    entries: tuple[StoredEntry, ...]
+    is_cut: bool  # True if the step has more events
+    damage: str  # why the log cannot be read after them; empty if it can
+
+
+@dataclass(frozen=True, slots=True)
+class RunLines:
+    """The log of a Run in a storage."""
+
+    storage: Storage
+    ref: RunRef
+
+    @classmethod
+    def of(cls, studio: Studio, job_id: str, run_id: str) -> RunLines:
+        return cls(studio.host.jobs.storage, RunRef(check_job_id(job_id), check_id(run_id, "run")))
+
+    async def read(self, after: int, limit: int | None) -> tuple[StoredEntry, ...]:
+        """Return the events after a place. Raises Damaged if the first of them is damaged."""
+        lines, damage = await readable(self.storage, self.ref, after, limit)
+        if damage is not None and not lines:
+            raise damage
+        log = RunLog(self.ref.run_id, lines, damage)
+        return tuple(StoredEntry(seq, entry) for seq, entry in enumerate(entries_of(log), after + 1))
+
+    async def step_at(self, seq: int) -> int | None:
+        """Return the step of the event at a place, of a redacted one that of the next; None after the readable part."""
+        for place in range(seq, seq + _MAX_REDACTED):
+            try:
+                found = await self.read(place - 1, 1)
+            except Damaged:
+                return None
+            if not found:
+                return None
+            if found[0].entry.step:
+                return found[0].entry.step
+        return None
+
+    async def first_of(self, step: int) -> int:
+        """Return the place of the first event of a step or of a later one; the place after the end without one."""
+        low, high = 0, 1
+        while (found := await self.step_at(high)) is not None and found < step:
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = await self.step_at(middle)
+            if found is not None and found < step:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    async def step(self, step: int) -> StepLines:
+        """Return the events of a step. Raises NotFound, and Damaged if the log cannot be read up to it."""
+        first = await self.first_of(step)
+        if await self.step_at(first) != step:
+            await self.read(first - 1, 1)  # raises Damaged if the log is damaged there
+            raise NotFound(f"{self.ref.run_id} has no step {step}")
+        following = await self.step_at(end := await self.first_of(step + 1))
+        after = max(0, first - 1 - _MAX_BEFORE)
+        read = await self.read(after, min(end - 1 - after, _MAX_BEFORE + MAX_STEP_EVENTS))
+        before = [item for item in read if item.seq < first]
+        ends = [item.seq for item in before if item.entry.type == "finishStep"]
+        begin = ends[-1] + 1 if ends else first
+        own = [item for item in read if item.seq >= begin]
+        finished = next((item.seq for item in own if item.seq >= first and item.entry.type == "finishStep"), None)
+        if following is not None and finished is not None:  # what follows prepares the next step
+            own = [item for item in own if item.seq <= finished]
+        previous = await self.step_at(first - 1) if first > 1 else None
+        damage = await self._damage_at(end) if following is None else ""
+        return StepLines(step, previous, following, tuple(own), read[-1].seq < end - 1, damage)
+
+    async def _damage_at(self, seq: int) -> str:
+        try:
+            await self.read(seq - 1, 1)
+        except Damaged as error:
+            return str(error)
+        return ""

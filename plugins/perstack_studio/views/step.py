@@ -1,0 +1,230 @@
+"""One step of a Run: what the model was sent, what it replied, why each call was allowed, and branches from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perstack.core.base.chain import BrokenSeal, open_line
+from perstack.core.jobs.summary import RunSummary
+from perstack.core.runs import events
+from perstack.core.runs.log_rows import EventContext, LogRow, run_label
+from perstack.dataclass import dataclass
+from perstack.doors.shared.job_tasks import DriveJob
+from perstack.doors.shared.log_view import CHECKPOINT_TYPES, calls_of_last_reply, rows_of
+from perstack.doors.shared.text import minute
+from perstack.engine.log.run_log import checkpoint_at
+from perstack.errors import PerstackError, UsageError
+from perstack_studio.call_reasons import CallReason, reasons_of
+from perstack_studio.conversation import Conversation, Entry
+from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, known_run
+from perstack_studio.sent import SentRequest, sent_request
+from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+
+MAX_FOLDED = 3_000  # events of a log that are folded for the page of a step; for more a person asks
+_STEP = "/jobs/{job}/runs/{run}/steps/{step:int}"
+_REDUCTIONS = (events.CompactHistory, events.ShrinkResults, events.DropText)
+
+
+def pages() -> Iterable[BaseRoute]:
+    """Return the routes: the step, a branch from its end, and the same step with another model."""
+    yield Route(_STEP, _show_step, methods=["GET"])
+    yield Route(f"{_STEP}/branch", _branch, methods=["POST"])
+    yield Route(f"{_STEP}/rerun", _rerun, methods=["POST"])
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event of the step, with its digest and hash in the chain."""
+
+    stored: StoredEntry
+    rows: tuple[LogRow, ...]
+    digest: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the page of a step shows, apart from the request."""
+
+    lines: StepLines
+    start: events.StartRun | None  # None if the first event cannot be read
+    entries: tuple[Entry, ...]
+    reasons: tuple[CallReason, ...]
+    event_rows: tuple[EventRow, ...]
+    generations: tuple[tuple[int, events.StartGeneration], ...]
+    reductions: tuple[tuple[int, events.StoredEvent], ...]
+    checkpoint_id: str  # the state after the step; empty while it has none
+    checkpoint_before: str  # the state before the step; empty for a Run's first one
+
+
+def rows_at(stored: StoredEntry) -> tuple[LogRow, ...]:
+    """Return the rows of an event for people."""
+    calls = calls_of_last_reply(stored.entry) if stored.entry.type == "callTools" else {}
+    return tuple(rows_of(stored.entry, EventContext(calls, minute, full=True)))
+
+
+def _event_row(stored: StoredEntry) -> EventRow:
+    try:
+        sealed = open_line(stored.entry.line)
+    except BrokenSeal:  # a log of another program has no chain
+        return EventRow(stored, rows_at(stored), "", "")
+    return EventRow(stored, rows_at(stored), sealed.digest, sealed.hash)
+
+
+async def step_of(run_lines: RunLines, number: int) -> Step:
+    """Return a step. Raises NotFound, and Damaged if the log is damaged before it."""
+    lines = await run_lines.step(number)
+    first = await run_lines.read(0, 1)
+    start = first[0].event if first else None
+    parsed = [(item.seq, event) for item in lines.entries if (event := item.event) is not None]
+    folded = Conversation()
+    for seq, event in parsed:
+        folded.apply(seq, event)
+    checkpoints = [event for _, event in parsed if event.type in CHECKPOINT_TYPES and checkpoint_at(event)]
+    return Step(
+        lines,
+        start if isinstance(start, events.StartRun) else None,
+        tuple(folded.entries),
+        tuple(reasons_of(parsed, start.exec_grant if isinstance(start, events.StartRun) else None)),
+        tuple(map(_event_row, lines.entries)),
+        tuple((seq, event) for seq, event in parsed if isinstance(event, events.StartGeneration)),
+        tuple((seq, event) for seq, event in parsed if isinstance(event, _REDUCTIONS)),
+        checkpoint_at(checkpoints[-1]) or "" if checkpoints else "",
+        await _checkpoint_before(run_lines, lines, start),
+    )
+
+
+async def _checkpoint_before(run_lines: RunLines, lines: StepLines, start: events.StoredEvent | None) -> str:
+    """Return the checkpoint that the step began with: of the step before, or of a continued Run; empty without one."""
+    seq = lines.entries[0].seq - 1
+    if seq == 0 and isinstance(start, events.StartRun) and start.continued_from is not None:
+        return start.continued_from.checkpoint_id
+    before = await run_lines.read(seq - 1, 1) if seq > 0 else ()
+    event = before[0].event if before else None
+    return "" if event is None else checkpoint_at(event) or ""
+
+
+async def _show_step(request: Request) -> Response:
+    studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
+    summary, run_summary = await known_run(studio, job_id, run_id)
+    step = await step_of(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    chosen = _chosen_generation(request, step)
+    sent, problem = await _sent(request, studio, job_id, step, chosen)
+    return await page(
+        request,
+        "step.html",
+        summary=summary,
+        run=run_summary,
+        label=run_label(run_summary.expert_key, run_id),
+        step=step,
+        chosen=chosen,
+        sent=sent,
+        sent_problem=problem,
+        may_branch=_is_coordinator(run_summary),
+        model=f"{step.start.provider}/{step.start.model}" if step.start else "",
+        tab="conversation",
+        job_id=job_id,
+        run_id=run_id,
+    )
+
+
+def _is_coordinator(run_summary: RunSummary) -> bool:
+    return run_summary.delegated_by is None
+
+
+def _chosen_generation(request: Request, step: Step) -> int:
+    """Return the place of the generation to show: by default that of the last one of the step; 0 without any."""
+    places = [seq for seq, _ in step.generations]
+    text = request.query_params.get("generation", "")
+    return int(text) if text.isascii() and text.isdigit() and text in map(str, places) else max(places, default=0)
+
+
+async def _sent(
+    request: Request, studio: Studio, job_id: str, step: Step, chosen: int
+) -> tuple[SentRequest | None, str]:
+    """Return the request, or why it is not shown."""
+    event = dict(step.generations).get(chosen)
+    if event is None:
+        return None, "the log has no generation of this step: it began in the Run that this one continues"
+    if chosen > MAX_FOLDED and "sent" not in request.query_params:
+        return None, ""  # the page offers it
+    until = request.query_params.get("until", "")
+    is_number = until.isascii() and until.isdigit() and len(until) < 10
+    reduced = [seq for seq, _ in step.reductions if seq < chosen]
+    previous = _event_before(step, reduced[0]) if reduced else None
+    try:
+        return await sent_request(studio, job_id, event, previous, int(until) if is_number else None), ""
+    except (PerstackError, ValueError) as error:
+        return None, f"it cannot be rebuilt from the log: {error}"
+
+
+def _event_before(step: Step, seq: int) -> str | None:
+    """Return the id of the event before a place of which the state can be asked for; None without one."""
+    before = [item.event for item in step.lines.entries if item.seq < seq]
+    found = next((event for event in reversed(before) if event is not None and event.type != "resumeRun"), None)
+    return step.start.run_id + f"-{seq - 1}" if found is None and step.start else None if found is None else found.id
+
+
+# What can be started from here.
+
+
+async def _posted(request: Request) -> tuple[Studio, dict[str, str], RunSummary, Step]:
+    studio, fields = studio_of(request), await form_of(request)
+    job_id, run_id = request.path_params["job"], request.path_params["run"]
+    await studio.served_project.refresh()
+    await studio.served_project.job_to_drive(job_id)
+    _, run_summary = await known_run(studio, job_id, run_id)
+    return studio, fields, run_summary, await step_of(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+
+
+async def _branch(request: Request) -> Response:
+    """Start a Run with the messages up to the end of this step, and another query."""
+    studio, fields, run_summary, step = await _posted(request)
+    query = fields.get("query", "").strip()
+    if not query:
+        raise UsageError("write what the Expert should do from here")
+    if not step.checkpoint_id or not _is_coordinator(run_summary):
+        raise UsageError("only a checkpoint of the Coordinator can be branched from")
+    return await _start(request, studio, _continuing(studio, run_summary, query, step.checkpoint_id, None, request))
+
+
+async def _rerun(request: Request) -> Response:
+    """Start the Run again as a new Job with another model, or go on with that model from before this step."""
+    studio, fields, run_summary, step = await _posted(request)
+    model, query = fields.get("model", "").strip(), fields.get("query", "").strip()
+    if not model:
+        raise UsageError("name a model")
+    if step.start is None:
+        raise UsageError("the first event of the Run cannot be read, so it cannot be started again")
+    if step.checkpoint_before and _is_coordinator(run_summary) and fields.get("from") == "here":
+        if not query:
+            raise UsageError("write what the model should do from here")
+        work = _continuing(studio, run_summary, query, step.checkpoint_before, model, request)
+        return await _start(request, studio, work)
+    studio.served_project.definitions.check_offered(run_summary.expert_key)
+    jobs, query = studio.host.jobs.on_model(model), step.start.query
+    if studio.host.leaves_to_workers:
+        return see_other(f"/jobs/{(await jobs.submit(run_summary.expert_key, query, by=studio.by)).id}")
+    return await _start(request, studio, partial(jobs.run, run_summary.expert_key, query))
+
+
+def _continuing(
+    studio: Studio, run_summary: RunSummary, query: str, checkpoint_id: str, model: str | None, request: Request
+) -> DriveJob:
+    return partial(
+        studio.host.jobs.on_model(model).continue_job,
+        run_summary.expert_key,
+        query,
+        job_id=request.path_params["job"],
+        resume_from=checkpoint_id,
+    )
+
+
+async def _start(request: Request, studio: Studio, work: DriveJob) -> Response:
+    job_id = await studio.served_project.job_tasks.start(work, None).wait_until_begun()
+    return see_other(f"/jobs/{job_id}")
