@@ -168,10 +168,10 @@ class _Names:
 # The settings that two courses started with.
 
 
-def start_differences(a: StartRun, b: StartRun) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+def start_differences(starts: tuple[StartRun, StartRun]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     """Return the name of each setting that differs, and the difference as lines with their classes."""
     aside = {*_ASIDE, *_START, "type", "instruction", "continuedFrom", "delegatedBy", "format"}
-    settings_a, settings_b = _settings(a, aside), _settings(b, aside)
+    settings_a, settings_b = (_settings(start, aside) for start in starts)
     return tuple(
         (name, diff_of_texts(_as_text(settings_a.get(name)), _as_text(settings_b.get(name))))
         for name in sorted({*settings_a, *settings_b})

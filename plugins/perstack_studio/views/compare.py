@@ -51,7 +51,7 @@ class Side:
 
     name: str  # as the form has it: `JOB`, or `JOB/RUN`
     summary: JobSummary
-    run: RunSummary | None  # None for the whole Job
+    run_summary: RunSummary | None  # None for the whole Job
     status: str
     usage: Usage
     unpriced_tokens: int
@@ -111,11 +111,15 @@ async def _listed(studio: Studio) -> Sequence[JobSummary]:
 
 def compare(a: Side, b: Side) -> Comparison:
     """Return what is different between two sides."""
-    starts = [next((event for event in side.course.events if isinstance(event, StartRun)), None) for side in (a, b)]
-    settings = () if starts[0] is None or starts[1] is None else start_differences(starts[0], starts[1])
+    start_a, start_b = _start_of(a.course), _start_of(b.course)
+    settings = () if start_a is None or start_b is None else start_differences((start_a, start_b))
     found = first_divergence(a.course, b.course)
     places = () if found is None else tuple(None if event is None else _event_view(event) for event in found.events)
     return Comparison(settings, found, places, diff_of_texts(f"{a.result}\n", f"{b.result}\n"))
+
+
+def _start_of(course: Course) -> StartRun | None:
+    return next((event for event in course.events if isinstance(event, StartRun)), None)
 
 
 def _event_view(event: StoredEvent) -> EventView:
