@@ -22,7 +22,7 @@ from perstack.doors.shared.log_view import parse_line
 from perstack.doors.shared.status_phrases import run_status_of, status_of
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog
-from perstack.errors import PerstackError, UsageError
+from perstack.errors import PerstackError
 from perstack_studio.changed_files import ShownFiles, shown_files
 from perstack_studio.divergence import (
     Course,
@@ -37,6 +37,7 @@ from perstack_studio.views.conversation import run_in
 
 MAX_EVENTS = 20_000  # events of each side that are compared
 _LISTED = 50  # Jobs that the form offers
+_SNAPSHOT = b'{"type":"recordSnapshot"'
 _MAX_ROWS = 6  # rows that describe an event
 
 
@@ -138,7 +139,10 @@ async def side_of(studio: Studio, name: str) -> Side:
     runs = summary.runs if run is None else with_descendants(summary.runs, run.id)
     logs = await studio.host.jobs.logs(summary.id)
     course = await asyncio.to_thread(course_of, summary, run_id or summary.coordinator_run_id, logs)
-    files, no_files = await _files(studio, summary.id, run_id or None)
+    has_snapshots = any(line.startswith(_SNAPSHOT) for log in logs for line in log.lines)
+    files, no_files = ShownFiles((), ""), "no snapshots"
+    if has_snapshots:
+        files, no_files = await _files(studio, summary.id, run_id or None)
     last = run or summary
     return Side(
         name,
@@ -160,8 +164,6 @@ async def side_of(studio: Studio, name: str) -> Side:
 async def _files(studio: Studio, job_id: str, run_id: str | None) -> tuple[ShownFiles, str]:
     try:
         diff = await studio.host.files.diff(job_id, run_id=run_id)
-    except UsageError:
-        return ShownFiles((), ""), "no snapshots"
     except PerstackError as error:
         return ShownFiles((), ""), str(error)
     return await asyncio.to_thread(shown_files, diff.files), ""
@@ -187,7 +189,8 @@ def course_of(summary: JobSummary, run_id: str, logs: Sequence[RunLog]) -> Cours
             left -= len(log.lines)
             if left >= 0:
                 delegates[run.id] = _parsed(log.lines)
-    return Course(summary.id, events, delegates, is_cut=left < 0)
+    is_damaged = any(by_run[piece].damage is not None for piece in pieces)
+    return Course(summary.id, events, delegates, is_cut=left < 0 or is_damaged)
 
 
 def _parsed(lines: Iterable[bytes]) -> list[StoredEvent]:

@@ -71,7 +71,7 @@ class FileHistory:
     first_run_id: str  # Run with the first snapshot; empty without any
     steps: tuple[FileStep, ...]  # the latest first
     rewinds: tuple[PastRewind, ...]  # the latest first
-    problems: tuple[str, ...]  # why snapshots were not taken
+    problems: tuple[str, ...]  # why snapshots were not taken, and what is damaged
 
 
 def history_of(job_id: str, logs: Sequence[RunLog]) -> FileHistory:
@@ -110,10 +110,10 @@ def _words_of(line: bytes) -> str:
 _TOLD = (b'{"type":"startRewind"', b'{"type":"finishRewind"', b'{"type":"recordSnapshot"')
 
 
-def _rewinds_and_problems(logs: Iterable[RunLog]) -> tuple[tuple[PastRewind, ...], tuple[str, ...]]:
+def _rewinds_and_problems(logs: Sequence[RunLog]) -> tuple[tuple[PastRewind, ...], tuple[str, ...]]:
     starts: list[StartRewind] = []
     finished: set[str] = set()
-    problems: dict[str, None] = {}
+    problems = dict.fromkeys(str(log.damage) for log in logs if log.damage is not None)
     for line in (line for log in logs for line in log.lines if line.startswith(_TOLD)):
         try:
             event = parse_line(line)
@@ -124,7 +124,7 @@ def _rewinds_and_problems(logs: Iterable[RunLog]) -> tuple[tuple[PastRewind, ...
         elif isinstance(event, FinishRewind):
             finished.add(event.start)
         elif isinstance(event, RecordSnapshot) and event.problem:
-            problems[event.problem] = None
+            problems[f"A snapshot was not taken: {event.problem}"] = None
     starts.sort(key=lambda start: start.timestamp, reverse=True)
     rewinds = (
         PastRewind(start.id, start.to_checkpoint, str(start.by), start.timestamp, start.id in finished)

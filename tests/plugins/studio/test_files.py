@@ -158,6 +158,20 @@ def test_nothing_is_offered_where_only_shown_or_without_snapshots(written: Termi
         assert "<select" not in without
 
 
+def test_what_can_be_read_of_a_damaged_job_is_shown(written: Terminal) -> None:
+    log = written.log_of("j1-1")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:10]) + b'{"type":"recordSnapshot"}\n' + b"".join(lines[11:]))
+    with serving_studio(written) as server:
+        visitor = server.visitor()
+        page = visitor.get("/jobs/j1/files")
+        assert ">solo#1, step 1<" in page
+        assert ">solo#1, step 2<" not in page
+        visitor.get(_rewinds(page)[-1], 500)
+        assert re.search(r'<p class="warn">[^<]*line 11', page)
+        assert "only a part of the events" in visitor.get("/compare?a=j1&b=j1").lower()
+
+
 def test_a_page_of_files_is_bounded() -> None:
     lines = tuple(("+", b"x" * 9_000 + b"\n") for _ in range(MAX_FILE_LINES + 1))
     long = FileDiff("long", "added", None, Side("file", 9), len(lines), 0, hunks=(Hunk(0, 0, 1, len(lines), lines),))
