@@ -190,6 +190,8 @@ def test_two_jobs_are_compared_on_a_page(terminal: Terminal) -> None:
         ],
     )
     assert terminal.run("run", "lead", "Write <b>it", "--provider", "scripted", "--job-id", "j1").code == 0
+    definition = terminal.workspace / "perstack.toml"
+    definition.write_text(definition.read_text().replace("You lead.", "You lead <b>well."))
     terminal.script(
         lead=[
             reply("", ("writeTextFile", {"path": "a.txt", "text": "two\n"}), usage=(10, 5)),
@@ -216,12 +218,15 @@ def test_two_jobs_are_compared_on_a_page(terminal: Terminal) -> None:
         assert "two" in page
         assert '<span class="add">+The end of B</span>' in page
         assert "a.txt" in page
+        assert "<summary>Expert: instruction</summary>" in page
+        assert '<span class="add">+You lead &lt;b&gt;well.</span>' in page
         assert "<td>30 tokens (20 in, 10 out)</td><td>50 tokens (40 in, 10 out)</td>" in page
-        for hostile in ("<script>a", "<b>it", "\u202e", "\x1b"):
+        for hostile in ("<script>a", "<b>it", "<b>well", "\u202e", "\x1b"):
             assert hostile not in page
 
         same = visitor.get("/compare?a=j2&b=j2")
         assert "What was said and done is equal." in same
+        assert "Settings that differ" not in same
         assert "The results are equal." in same
         of_branch = visitor.get("/compare?a=j1/1&b=j1/2")
         assert "Go on otherwise" in of_branch
