@@ -1,4 +1,4 @@
-"""Where two courses of work stop being equal. Pure.
+"""Find the place where two courses of work stop being equal. Pure.
 
 A course is what one Job, Run or branch did: the events of its Runs in order, from the first one on. Two events are
 equal if their kind and content are, apart from ids, times, usage, and who acted. Events that only say how the work was
@@ -71,10 +71,10 @@ class Divergence:
 
 def first_divergence(a: Course, b: Course) -> Divergence | None:
     """Return the first place where two courses are not equal; None if they are."""
-    return _first(a, b, a.events, b.events, 0)
+    return _divergence_in(a, b, a.events, b.events, 0)
 
 
-def _first(
+def _divergence_in(
     a: Course, b: Course, events_a: Sequence[StoredEvent], events_b: Sequence[StoredEvent], depth: int
 ) -> Divergence | None:
     names_a, names_b = _Names(a.job_id), _Names(b.job_id)
@@ -82,7 +82,7 @@ def _first(
         if depth < _MAX_DEPTH:
             below = [_delegate_of(course, event) for course, event in ((a, event_a), (b, event_b))]
             if below[0] is not None and below[1] is not None:
-                deeper = _first(a, b, below[0], below[1], depth + 1)
+                deeper = _divergence_in(a, b, below[0], below[1], depth + 1)
                 if deeper is not None:
                     return deeper
         if (event_a is None and a.is_cut) or (event_b is None and b.is_cut):

@@ -47,8 +47,8 @@ def pages() -> Iterable[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two, with what it cost and what came of it."""
+class ComparedSide:
+    """A Job or Run that is compared, with its cost and result."""
 
     name: str  # as the form has it: `JOB`, or `JOB/RUN`
     summary: JobSummary
@@ -77,8 +77,8 @@ class EventView:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What is different between two sides."""
+class Differences:
+    """The differences between two sides."""
 
     settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     divergence: Divergence | None
@@ -98,25 +98,25 @@ async def _show(request: Request) -> Response:
         names=names,
         sides=both,
         found=found,
-        listed=await _listed(studio),
+        listed=await _recent_jobs(studio),
         branches=[] if not both else [run for run in both[0].summary.runs if run.delegated_by is None],
     )
 
 
-async def _listed(studio: Studio) -> Sequence[JobSummary]:
+async def _recent_jobs(studio: Studio) -> Sequence[JobSummary]:
     try:
         return (await studio.served_project.page_of_jobs(limit=_LISTED)).jobs
     except PerstackError:
         return ()  # the form takes an id as well
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: ComparedSide, b: ComparedSide) -> Differences:
     """Return what is different between two sides."""
     start_a, start_b = _start_of(a.course), _start_of(b.course)
     settings = () if start_a is None or start_b is None else start_differences((start_a, start_b))
     found = first_divergence(a.course, b.course)
     places = () if found is None else tuple(None if event is None else _event_view(event) for event in found.events)
-    return Comparison(settings, found, places, diff_of_texts(f"{a.result}\n", f"{b.result}\n"))
+    return Differences(settings, found, places, diff_of_texts(f"{a.result}\n", f"{b.result}\n"))
 
 
 def _start_of(course: Course) -> StartRun | None:
@@ -129,7 +129,7 @@ def _event_view(event: StoredEvent) -> EventView:
     return EventView(place_in_log(event), event.run_id, event.step_number, event.type, words)
 
 
-async def side_of(studio: Studio, name: str) -> Side:
+async def side_of(studio: Studio, name: str) -> ComparedSide:
     """Return the side that a form names. Raises NotFound, and UsageError for a name that is none."""
     job_id, _, run_id = name.partition("/")
     if run_id.isdigit():
@@ -144,7 +144,7 @@ async def side_of(studio: Studio, name: str) -> Side:
     if has_snapshots:
         files, no_files = await _files(studio, summary.id, run_id or None)
     last = run or summary
-    return Side(
+    return ComparedSide(
         name,
         summary,
         run,

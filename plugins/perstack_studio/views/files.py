@@ -66,7 +66,7 @@ class PastRewind:
 
 @dataclass(frozen=True, slots=True)
 class FileHistory:
-    """What a Job's snapshots say."""
+    """The changes that a Job's snapshots recorded."""
 
     first_run_id: str  # Run with the first snapshot; empty without any
     steps: tuple[FileStep, ...]  # the latest first
@@ -134,8 +134,8 @@ def _rewinds_and_problems(logs: Sequence[RunLog]) -> tuple[tuple[PastRewind, ...
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What a page compares: two checkpoints, one step, or everything that the Job or a Run changed."""
+class DiffChoice:
+    """The comparison that a page shows: two checkpoints, one step, or everything that the Job or a Run changed."""
 
     first: str = ""  # a checkpoint; empty for the beginning
     last: str = ""  # a checkpoint or `now`; empty unless two are compared
@@ -143,7 +143,7 @@ class Choice:
     step: str = ""
 
     @classmethod
-    def of(cls, request: Request) -> Choice:
+    def of(cls, request: Request) -> DiffChoice:
         """Return the choice in the query of a request."""
         given = request.query_params
         return cls(*(given.get(name, "").strip() for name in ("from", "to", "run", "step")))
@@ -163,7 +163,7 @@ class Choice:
 
 
 async def _show_files(request: Request) -> Response:
-    studio, choice, only = studio_of(request), Choice.of(request), request.query_params.get("file", "")
+    studio, choice, only = studio_of(request), DiffChoice.of(request), request.query_params.get("file", "")
     summary = await studio.served_project.current_job(request.path_params["job"])
     history = await asyncio.to_thread(history_of, summary.id, await studio.host.jobs.logs(summary.id))
     rewound = request.query_params.get("rewound", "")
@@ -186,7 +186,7 @@ async def _show_files(request: Request) -> Response:
 
 
 async def _diff(
-    studio: Studio, summary: JobSummary, history: FileHistory, choice: Choice, only: str
+    studio: Studio, summary: JobSummary, history: FileHistory, choice: DiffChoice, only: str
 ) -> tuple[str, ShownFiles, str]:
     """Return what is compared, the files that differ, and why they cannot be shown; empty if they can."""
     run_id = choice.run_id or (history.first_run_id if choice.last and not choice.first else "")
@@ -201,7 +201,7 @@ async def _diff(
 
 
 @dataclass(frozen=True, slots=True)
-class RewindView:
+class ShownRewind:
     """A plan as its page shows it."""
 
     plan: Rewind
@@ -216,13 +216,13 @@ class RewindView:
         return not self.shown.more
 
 
-def view_of(plan: Rewind) -> RewindView:
+def view_of(plan: Rewind) -> ShownRewind:
     """Return everything that a person should see before a rewind."""
     warnings = (*definition_warnings(plan), removal_warning(plan).removesuffix("; --keep-added keeps them"))
     kept = [f"{visible_text(kept.path)} {KEPT_REASONS[kept.why]}" for kept in plan.kept[:MAX_FILES]]
     if len(plan.kept) > MAX_FILES:
         kept.append(f"… and {len(plan.kept) - MAX_FILES:,} more are kept")
-    return RewindView(
+    return ShownRewind(
         plan,
         shown_files(plan.files),
         tuple(filter(None, warnings)),
