@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack_studio.access import ENTER, SESSION_MS, AccessMiddleware
 from perstack_studio.studio import Studio, page, studio_of
-from perstack_studio.views import check, conversation, event, inbox, job, jobs, log, step
+from perstack_studio.views import blobs, check, compare, conversation, event, files, inbox, job, jobs, log, step
 
 PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     inbox.pages,
@@ -28,6 +28,9 @@ PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     event.pages,
     log.pages,
     check.pages,
+    files.pages,
+    compare.pages,
+    blobs.pages,
 )
 
 _STATIC = Path(__file__).with_name("static")

@@ -95,7 +95,8 @@ class Conversation:
     def _follow(self, seq: int, event: events.StoredEvent) -> list[Entry]:  # noqa: C901 - one case for each event
         match event:
             case events.StartRun():
-                self._add(event, Entry(f"e{seq}", "query", seq, 0, 0, event.query))
+                attached = tuple(part for part in event.attachments if isinstance(part, BlobPart))
+                self._add(event, Entry(f"e{seq}", "query", seq, 0, 0, event.query, media=attached))
             case events.FinishGeneration():
                 self._reply(seq, event)
             case events.CallTools():

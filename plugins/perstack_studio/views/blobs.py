@@ -1,0 +1,106 @@
+"""The blobs of a Job: images in pages, and everything else as a download that no browser opens here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from hashlib import sha256
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from perstack.core.messages.media import PDF, image_type
+from perstack.errors import NotFound, StorageError, UsageError
+from perstack_studio.studio import studio_of
+
+MAX_BLOB_BYTES = 64 << 20  # bytes of a blob that is sent; attachments of a query may have 60 MB together
+_MAX_OPEN = 8  # blobs that are in memory at a time; further requests wait
+_CHUNK_BYTES = 256 << 10
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+INLINE_TYPES: frozenset[str] = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
+"""Media types that a browser shows in a page. None of them can hold a script."""
+
+_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def pages() -> Iterable[BaseRoute]:
+    """Return the route. Its limit of blobs in memory is one for all requests."""
+    open_blobs = asyncio.Semaphore(_MAX_OPEN)
+    yield Route("/jobs/{job}/blobs/{sha256}", partial(_send_blob, open_blobs), methods=["GET"])
+
+
+async def _send_blob(open_blobs: asyncio.Semaphore, request: Request) -> Response:
+    job_id, digest = request.path_params["job"], request.path_params["sha256"]
+    await open_blobs.acquire()
+    is_sent_later = False
+    try:
+        data = await _read(request, job_id, digest)
+        headers = _headers_of(data, digest, request.query_params.get("type", ""))
+        is_sent_later = True
+    finally:
+        if not is_sent_later:
+            open_blobs.release()
+    return _BlobResponse(_chunks(data), headers=headers, open_blobs=open_blobs)
+
+
+async def _read(request: Request, job_id: str, digest: str) -> bytes:
+    """Return the bytes of a blob of this Job. Raises NotFound, and StorageError if they do not match the digest."""
+    studio = studio_of(request)
+    if not _SHA256.fullmatch(digest):
+        raise NotFound("there is no such blob: its name is no SHA-256")
+    try:
+        await studio.served_project.job(job_id)
+    except UsageError as error:
+        raise NotFound(str(error)) from error
+    data = await studio.host.storage.blob(job_id, digest)
+    if len(data) > MAX_BLOB_BYTES:
+        raise UsageError(f"blob {digest} has {len(data):,} bytes: at most {MAX_BLOB_BYTES:,} are sent here")
+    found = await asyncio.to_thread(lambda: sha256(data).hexdigest())
+    if found != digest:
+        raise StorageError(f"Job {job_id}: blob {digest} does not match its name")
+    return data
+
+
+def _headers_of(data: bytes, digest: str, asked_type: str) -> dict[str, str]:
+    """Return the headers of a blob: its type only if it is one to show and the bytes are of it."""
+    headers = {**_HEADERS, "Content-Length": str(len(data))}
+    if asked_type in INLINE_TYPES and image_type(data) == asked_type:
+        return {**headers, "Content-Type": asked_type, "Content-Disposition": "inline"}
+    suffix = ".pdf" if asked_type == PDF else ".bin"  # never one that a double click on the file would run
+    name = f"{digest[:16]}{suffix}"
+    return {
+        **headers,
+        "Content-Type": "application/octet-stream",
+        "Content-Disposition": f'attachment; filename="{name}"',
+    }
+
+
+async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+    view = memoryview(data)
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield bytes(view[start : start + _CHUNK_BYTES])
+
+
+class _BlobResponse(StreamingResponse):
+    """A blob that is sent in pieces, as fast as its reader takes them, and counts as open until then."""
+
+    def __init__(
+        self, content: AsyncIterator[bytes], *, headers: Mapping[str, str], open_blobs: asyncio.Semaphore
+    ) -> None:
+        super().__init__(content, headers=headers)
+        self._open_blobs = open_blobs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the blob."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._open_blobs.release()
