@@ -6,12 +6,13 @@ A Run counts on the day, in this machine's time zone, on which it began. Everyth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import date, timedelta
 
+from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, ModelShare, Usage, cost_text
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.dataclass import dataclass, replace
+from perstack.dataclass import dataclass
 from perstack.doors.shared.text import local_time, minute
 from perstack_studio.plots import Plot, line_plot
 
@@ -148,7 +149,8 @@ def spending_plots(summary: JobSummary) -> list[Plot]:
 
 
 def _times(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
-    return [(at, minute(int(at))) for at in dict.fromkeys((points[0][0], points[-1][0]))]
+    first, last = points[0][0], points[-1][0]
+    return [(first, minute(int(first))), (last, f"{duration(int(last - first))} later")]
 
 
 def _cumulated(runs: Sequence[RunSummary], measure: Callable[[Usage], float]) -> list[tuple[float, float]]:

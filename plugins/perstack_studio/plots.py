@@ -13,7 +13,7 @@ from perstack.dataclass import dataclass
 
 HEIGHT = 140  # pixels between the highest and the lowest tick
 _MIN_BAR = 1.5  # pixels of a bar whose value is small but not nothing
-_MAX_LABELS = 5  # maximum labels below a plot, on a narrow screen too
+_MAX_LABELS = 4  # maximum labels below a plot, on a narrow screen too
 
 Tick = tuple[float, str]  # place and text of a label
 

@@ -194,7 +194,7 @@ def _toolset(setup: HostSetup, skill: Skill) -> SkillTools:
     except PerstackError as error:
         return SkillTools(skill.name, str(error))
     if specs is None:
-        return SkillTools(skill.name, "known when its server is started, as by `perstack tools` or `perstack install`")
+        return SkillTools(skill.name, "known only when its server is started, or after `perstack install`")
     return SkillTools(skill.name, source, tuple(map(_known, specs)))
 
 
