@@ -17,7 +17,22 @@ from starlette.staticfiles import StaticFiles
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack_studio.access import ENTER, SESSION_MS, AccessMiddleware
 from perstack_studio.studio import Studio, page, studio_of
-from perstack_studio.views import blobs, check, compare, conversation, event, files, inbox, job, jobs, log, step
+from perstack_studio.views import (
+    blobs,
+    check,
+    compare,
+    conversation,
+    costs,
+    event,
+    experts,
+    files,
+    health,
+    inbox,
+    job,
+    jobs,
+    log,
+    step,
+)
 
 PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     inbox.pages,
@@ -31,6 +46,9 @@ PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     files.pages,
     compare.pages,
     blobs.pages,
+    experts.pages,
+    costs.pages,
+    health.pages,
 )
 
 _STATIC = Path(__file__).with_name("static")

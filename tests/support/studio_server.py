@@ -79,8 +79,9 @@ def serving_studio(terminal: Terminal, *args: str, address: str = "127.0.0.1:0")
     )
     try:
         assert process.stderr is not None
-        match = re.search(r"(http\S+)", process.stderr.readline())
-        assert match, process.stderr.read()
+        lines = iter(process.stderr.readline, "")
+        match = next(filter(None, (re.search(r"(http\S+)", line) for line in lines)), None)
+        assert match, "it ended before it served"
         parts = urlsplit(match[1])
         server = StudioServer(f"http://{parts.netloc}", match[1], process)
         yield server

@@ -15,7 +15,9 @@ from perstack.doors.shared.next_step_phrases import as_sentence
 from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.errors import UsageError
 from perstack_studio.checks import Check
+from perstack_studio.costs import remaining, spending_plots
 from perstack_studio.live import EventStream, event_of
+from perstack_studio.plots import Plot
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
 
@@ -42,6 +44,8 @@ class JobState:
     summary: JobSummary
     bars: tuple[Bar, ...]
     next_step: str
+    plots: tuple[Plot, ...]  # cost and tokens over time
+    remaining: tuple[str, ...]  # what is left of each budget
     check: Check | None = None  # the latest check of its logs; None without one since the studio was started
 
 
@@ -50,7 +54,14 @@ async def state_of(studio: Studio, job_id: str) -> JobState:
     summary = await studio.served_project.current_job(job_id)
     step = next_step_of_job(summary)
     tree, check = await studio.host.jobs.tree(summary.id), studio.checks.latest(summary.id)
-    return JobState(summary, tuple(bars_of(summary, tree)), "" if step is None else as_sentence(step), check)
+    return JobState(
+        summary,
+        tuple(bars_of(summary, tree)),
+        "" if step is None else as_sentence(step),
+        tuple(spending_plots(summary)),
+        tuple(remaining(summary)),
+        check,
+    )
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:

@@ -1,4 +1,4 @@
-"""The list of Jobs with its filters, and the form that starts one."""
+"""The list of Jobs with its filters, and the start of a Job."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.doors.operations.driving import attaching, read_attachments
 from perstack.errors import UsageError
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
@@ -21,10 +22,9 @@ MAX_READ = 2_000  # Jobs that one request reads to find those that a filter sele
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the routes: the list, and the form that starts a Job."""
+    """Return the routes: the list, and what starts a Job. The form for it is in `experts`."""
     yield Route("/jobs", _show_jobs, methods=["GET"])
     yield Route("/jobs", _start_job, methods=["POST"])
-    yield Route("/experts/{key}/start", _show_form, methods=["GET"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,6 @@ async def _select(studio: Studio, job_filter: JobFilter, after: str | None) -> t
             return found, after, read
 
 
-async def _show_form(request: Request) -> Response:
-    studio = studio_of(request)
-    expert = studio.host.experts.get(request.path_params["key"])
-    return await page(request, "start.html", expert=expert)
-
-
 async def _start_job(request: Request) -> Response:
     studio, fields = studio_of(request), await form_of(request)
     query, key = fields.get("query", "").strip(), fields.get("expert", "")
@@ -113,8 +107,11 @@ async def _start_job(request: Request) -> Response:
         raise UsageError("write what the Expert should do")
     await studio.served_project.refresh()
     studio.served_project.definitions.check_offered(key)
+    files = [line.strip() for line in fields.get("attachments", "").splitlines() if line.strip()]
     if studio.host.leaves_to_workers:
-        summary = await studio.host.submit(key, query, by=studio.by)
+        attachments = await read_attachments(studio.host, files)
+        summary = await studio.host.submit(key, query, attachments=attachments, by=studio.by)
         return see_other(f"/jobs/{summary.id}")
-    running = studio.served_project.job_tasks.start(partial(studio.host.run, key, query), None)
+    work = attaching(studio.host, partial(studio.host.run, key, query), files)
+    running = studio.served_project.job_tasks.start(work, None)
     return see_other(f"/jobs/{await running.wait_until_begun()}")

@@ -1,0 +1,114 @@
+"""Plots as numbers, which the macro in `plots.html` draws: bars of one series, and lines with marks.
+
+Across, places are percents of the width; down, pixels: a plot fills its page, and its text and lines keep their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import ceil, floor, log10
+
+from perstack.dataclass import dataclass
+
+HEIGHT = 140  # pixels between the highest and the lowest tick
+_MIN_BAR = 1.5  # pixels of a bar whose value is small but not nothing
+_MAX_LABELS = 4  # maximum labels below a plot, on a narrow screen too
+
+Tick = tuple[float, str]  # place and text of a label
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar that stands on the lower edge."""
+
+    x: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """All that is drawn."""
+
+    title: str
+    rows: tuple[Tick, ...]
+    columns: tuple[Tick, ...]
+    bars: tuple[Bar, ...] = ()
+    segments: tuple[tuple[float, float, float, float], ...] = ()  # each from x, y to x, y
+    marks: tuple[tuple[float, float, str, bool], ...] = ()  # each with x, y, title, and True for the best
+    limit: float | None = None  # place of a line that is not to be crossed; None without one
+    height: int = HEIGHT
+
+
+def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Return at most that many multiples of 1, 2 or 5 times a power of ten that enclose the range, ascending."""
+    if high <= low:
+        high = low + (abs(low) or 1)
+    if 1e-200 < high - low < 1e200:
+        unit = 10 ** floor(log10((high - low) / most))
+        for step in (unit, 2 * unit, 5 * unit, 10 * unit, 20 * unit):
+            first, last = floor(round(low / step, 9)), ceil(round(high / step, 9))
+            if last - first < most:
+                return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+    return [low, high]
+
+
+def bar_plot(title: str, values: Sequence[tuple[str, float]], text: Callable[[float], str]) -> Plot:
+    """Return a plot with a bar for each name and value. No value is negative."""
+    ticks = round_ticks(0, max((value for _, value in values), default=0))
+    slot = 100 / max(1, len(values))
+    bars = tuple(
+        Bar(slot * (index + 0.1), slot * 0.8, max(_MIN_BAR, HEIGHT * value / ticks[-1]), f"{name}: {text(value)}")
+        for index, (name, value) in enumerate(values)
+        if value > 0
+    )
+    middles = [(slot * (index + 0.5), name) for index, (name, _) in enumerate(values)]
+    return Plot(title, _rows(ticks, text), _columns(middles), bars)
+
+
+def line_plot(
+    title: str,
+    points: Sequence[tuple[float, float]],
+    text: Callable[[float], str],
+    labels: Sequence[tuple[float, str]],
+    *,
+    limit: float | None = None,
+    titles: Sequence[str] = (),
+    best: int | None = None,
+) -> Plot:
+    """Return a plot of points in the order of x, joined by lines; `labels` have an x, and `limit` is a level.
+
+    `titles`, one for each point, mark the points, `best` the one of that index. Without marks the axis begins at 0.
+    """
+    levels = [value for _, value in points] + ([] if limit is None else [limit]) + ([] if titles else [0.0])
+    ticks = round_ticks(min(levels), max(levels))
+    left, width = points[0][0], points[-1][0] - points[0][0]
+
+    def across(x: float) -> float:
+        return 50.0 if width <= 0 else (x - left) * 100 / width
+
+    places = [(across(x), _down(ticks, value)) for x, value in points]
+    return Plot(
+        title,
+        _rows(ticks, text),
+        _columns([(across(x), name) for x, name in labels]),
+        segments=tuple((*place, *following) for place, following in pairwise(places)),
+        marks=tuple((*places[index], name, index == best) for index, name in enumerate(titles)),
+        limit=None if limit is None else _down(ticks, limit),
+    )
+
+
+def _down(ticks: Sequence[float], value: float) -> float:
+    return HEIGHT - (value - ticks[0]) * HEIGHT / (ticks[-1] - ticks[0])
+
+
+def _rows(ticks: Sequence[float], text: Callable[[float], str]) -> tuple[Tick, ...]:
+    return tuple((_down(ticks, tick), text(tick)) for tick in ticks)
+
+
+def _columns(places: Sequence[tuple[float, str]]) -> tuple[Tick, ...]:
+    """Return evenly chosen labels, the last one always."""
+    each = ceil(len(places) / _MAX_LABELS) or 1
+    return tuple(places[::-1][::each][::-1])
