@@ -18,6 +18,6 @@ def perstack_commands() -> Sequence[PluginCommand]:
             "See Jobs in a browser, and answer their questions.",
             "perstack_studio.command:studio_command",
             examples=("perstack studio", "perstack studio --read-only", "perstack studio --link"),
-            before="run",
+            before="submit",
         )
     ]
