@@ -53,7 +53,7 @@ class Person:
     def tab(self, path: str = "") -> Page:
         """Open a tab, at a page of the studio if a path is given."""
         page = self.context.new_page()
-        page.set_default_timeout(SECONDS * 500)
+        page.set_default_timeout(SECONDS * 130)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
         page.on("console", lambda message: self._on_console(message.type, message.text))

@@ -80,6 +80,7 @@ def serving_studio(
         stderr=subprocess.PIPE,
         text=True,
     )
+    server: StudioServer | None = None
     try:
         assert process.stderr is not None
         match = re.search(r"(http\S+)", process.stderr.readline())
@@ -93,5 +94,7 @@ def serving_studio(
         out, err = process.communicate(timeout=SECONDS)
         assert is_killed or (process.returncode, out, err) == (0, "", "")
     finally:
+        if server is not None:
+            server.close()
         process.kill()
         process.communicate()
