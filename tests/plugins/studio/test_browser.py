@@ -44,7 +44,9 @@ MARKDOWN = "A **list**:\n\n- one\n- [two](https://example.org)\n\n| a | b |\n| -
 HOSTILE = "<img src=x onerror=\"alert('owned')\"><script>alert('owned')</script>"
 SCRIPT = {
     "lead": [
-        reply("I ask the helper.", ("helper", {"query": "Count the files"}), thinking="Who could do it?", usage=(800, 30)),
+        reply(
+            "I ask the helper.", ("helper", {"query": "Count the files"}), thinking="Who could do it?", usage=(800, 30)
+        ),
         reply(MARKDOWN, usage=(900, 50)),
         reply("More of it."),
     ],
