@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PLUGINS := $(wildcard plugins/perstack-*)
 FEATURES := $(addprefix tests/,python_api pacing media compaction oversight posted_texts streams snapshots tasks iterations workers schedules audit)
 
-.PHONY: demo install dist test test-local-model test-others conformance check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
+.PHONY: demo install dist test test-local-model test-others studio-test conformance check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -39,6 +39,10 @@ test-local-model: $(DEV)
 ## test-others: the tests with agents, an inspector and a conformance suite of others, from npm; three minutes
 test-others: $(DEV)
 	$(BIN)/python -m pytest -n 2 --others -m others $(ARGS)
+
+## studio-test: the studio in a real browser, chromium of the machine; two minutes
+studio-test: $(DEV)
+	$(BIN)/python -m pytest -n 2 -m browser tests/plugins/studio $(ARGS)
 
 ## conformance: the public MCP conformance suite, as client and server, in each revision, and its counts; three minutes
 conformance: $(DEV)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import browser
 import pytest
 from bench_fixture import bench as bench
 from bench_fixture import closed_hosts as closed_hosts
@@ -40,7 +41,9 @@ _STATE_HOME = tempfile.TemporaryDirectory(prefix="perstack-state-home-")
 created once."""
 os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
-_OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py ")
+_OF_SERVER = re.compile(
+    "^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py |/playwright/driver/|/chromium/"
+)
 
 do_not_wait_for_disk()
 
@@ -128,6 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     leave_out_storages(config, items)
     for item in items:
+        if item.get_closest_marker("browser") and not browser.IS_THERE:
+            item.add_marker(pytest.mark.skip(reason="needs chromium, playwright and axe"))
         if _SANDBOX in item.path.parents:
             item.add_marker("linux")
         if sys.platform != "linux" and item.get_closest_marker("linux"):

@@ -1,7 +1,7 @@
 """Who is let in: names, one-time links, cookies, and what a page may load.
 
-A key in a link and the value of a cookie are `EXPIRY.NONCE.MAC`: the studio keeps no list of sessions, so a browser
-stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for ten
+A key in a link and the value of a cookie are an expiry, a nonce and a MAC: the studio keeps no list of sessions, so a
+browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for ten
 minutes and once, and none from before the server's start is accepted, since the used ones are only in memory.
 """
 
@@ -38,7 +38,7 @@ HEADERS: Mapping[str, str] = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer a browser sends forms with `Origin: null`
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",

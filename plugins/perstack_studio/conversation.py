@@ -62,7 +62,7 @@ class Entry:
     text: str = ""
     word: str = ""  # what a note is about
     colour: str = ""
-    call: CallEntry | None = None
+    call_entry: CallEntry | None = None
     media: tuple[BlobPart, ...] = ()
 
 
@@ -129,19 +129,19 @@ class Conversation:
 
     def _decide(self, decided: DecidedCall) -> None:
         entry = self._calls.get(decided.id)
-        if entry is None or entry.call is None:
+        if entry is None or entry.call_entry is None:
             return
-        call = entry.call
+        call = entry.call_entry
         call.skill, call.rule, call.decider = decided.skill_name, decided.rule, decided.decider
         call.approved_by, call.problem = decided.approved_by, decided.problem or ""
         call.state = "runs" if decided.kind == "tool" and not decided.asks else "decided"
 
     def _change(self, call_id: str, **values: object) -> list[Entry]:
         entry = self._calls.get(call_id)
-        if entry is None or entry.call is None:
+        if entry is None or entry.call_entry is None:
             return []
         for name, value in values.items():
-            setattr(entry.call, name, value)
+            setattr(entry.call_entry, name, value)
         return [entry]
 
     def _reply(self, seq: int, event: events.FinishGeneration) -> None:
@@ -156,20 +156,20 @@ class Conversation:
                     self._add(event, Entry(entry_id, "text", seq, 0, 0, part.text))
                 case ToolCallPart():
                     call = CallEntry(part.tool_name, args=part.args, raw_args=part.raw_args or "")
-                    entry = Entry(entry_id, "call", seq, 0, 0, call=call)
+                    entry = Entry(entry_id, "call", seq, 0, 0, call_entry=call)
                     self._calls[part.tool_call_id] = self._add(event, entry)
                 case ProviderToolPart():
                     state: CallState = "failed" if part.is_error else "done"
                     call = CallEntry(part.tool_name, "the provider runs it", part.args, state=state, result=part.result)
-                    self._add(event, Entry(entry_id, "call", seq, 0, 0, call=call))
+                    self._add(event, Entry(entry_id, "call", seq, 0, 0, call_entry=call))
                 case _:
                     pass
 
     def _result(self, seq: int, event: events.FinishToolCall) -> list[Entry]:
         entry = self._calls.get(event.tool_call_id)
-        if entry is None or entry.call is None:
-            entry = self._add(event, Entry(f"e{seq}", "call", seq, 0, 0, call=CallEntry(event.tool_name)))
-        call = entry.call
+        if entry is None or entry.call_entry is None:
+            entry = self._add(event, Entry(f"e{seq}", "call", seq, 0, 0, call_entry=CallEntry(event.tool_name)))
+        call = entry.call_entry
         assert call is not None  # noqa: S101 - an entry of a call has one
         call.state = "failed" if event.is_error else "done"
         call.result, call.took_ms = text_of(event.contents), event.duration_ms

@@ -15,9 +15,9 @@ def perstack_commands() -> Sequence[PluginCommand]:
         PluginCommand(
             "studio",
             "Run Experts",
-            "See Jobs in a browser: why they did what they did, what they ask, what they cost.",
+            "See Jobs in a browser, and answer their questions.",
             "perstack_studio.command:studio_command",
             examples=("perstack studio", "perstack studio --read-only", "perstack studio --link"),
-            before="run",
+            before="submit",
         )
     ]

@@ -35,16 +35,16 @@ class ServeOptions:
     public_name: str = ""  # host name of the proxy in front of it; empty without one
 
 
-async def serve_studio(host: Host, loaded: LoadedProject, access: Access, options: ServeOptions) -> None:
+async def serve_studio(host: Host, loaded: LoadedProject, access: Access, serve_options: ServeOptions) -> None:
     """Serve until a stop signal; then Jobs that were driven here are interrupted. Raises UsageError for the address."""
     async with host:
         definitions = Definitions(host, loaded)
         feeds = Feeds(host)
         project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
-        studio = Studio(project, access, environment(), feeds, is_read_only=options.is_read_only)
+        studio = Studio(project, access, environment(), feeds, is_read_only=serve_options.is_read_only)
         watching = asyncio.create_task(definitions.watch(_ignore_change))
         try:
-            with listen(options.address) as listener:
+            with listen(serve_options.address) as listener:
                 server = http_server(
                     build_app(studio),
                     protocol(ConnectionLimits()),
@@ -53,7 +53,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, option
                 )
                 with _stopped_by_signals(studio, server):
                     port = listener.getsockname()[1]
-                    notice(f"open in a browser, within ten minutes: {link_of(options, access, port)}")
+                    notice(f"open in a browser, within ten minutes: {link_of(serve_options, access, port)}")
                     await server.serve([listener])
         finally:
             watching.cancel()
@@ -65,10 +65,10 @@ async def _ignore_change() -> None:
     """Do nothing: a page asks for the Experts when it is loaded."""
 
 
-def link_of(options: ServeOptions, access: Access, port: int) -> str:
+def link_of(serve_options: ServeOptions, access: Access, port: int) -> str:
     """Return a link that works once."""
     path = f"{ENTER}?key={access.key()}"
-    return f"https://{options.public_name}{path}" if options.public_name else options.address.url(path, port=port)
+    return f"https://{serve_options.public_name}{path}" if serve_options.public_name else serve_options.address.url(path, port=port)
 
 
 @contextmanager

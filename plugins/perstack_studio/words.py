@@ -99,6 +99,8 @@ def markdown(text: str) -> Markup:
     if len(text) <= _MAX_MARKDOWN_CHARS:
         parser = _parser()
         tokens_of_text = parser.parse(text)
+        for token in tokens_of_text:
+            token.attrs.pop("style", None)  # of a table's column: the policy of pages forbids inline style
         if all(token.level <= _MAX_LEVEL for token in tokens_of_text):
             return Markup(parser.renderer.render(tokens_of_text, parser.options, {}))  # noqa: S704 - without HTML
     return Markup("<pre class=text>{}</pre>").format(cut(text))

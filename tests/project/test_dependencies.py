@@ -34,8 +34,8 @@ EXTRAS = {
 }
 """Where something may be imported that only an extra installs."""
 
-BY_NAME = {"xllamacpp", "google-re2"}
-"""Imported by a name that is not in an import statement."""
+BY_NAME = {"xllamacpp", "google-re2", "python-multipart"}
+"""Imported by a name that is not in an import statement, or by another package: starlette's forms."""
 
 
 def _plain(name: str) -> str:

@@ -23,6 +23,7 @@ class StudioServer:
     url: str  # without a slash at its end
     link: str  # the link of the terminal, not used yet
     process: subprocess.Popen[str]
+    cookies: dict[str, str] = field(default_factory=dict)  # of the browsers that tests drive: a link works once
     _visitors: list[Visitor] = field(default_factory=list)
 
     def visitor(self) -> Visitor:
@@ -67,8 +68,10 @@ class Visitor:
 
 
 @contextmanager
-def serving_studio(terminal: Terminal, *args: str, address: str = "127.0.0.1:0") -> Iterator[StudioServer]:
-    """Start a studio. It is stopped by a signal, and must end cleanly."""
+def serving_studio(
+    terminal: Terminal, *args: str, address: str = "127.0.0.1:0", is_killed: bool = False
+) -> Iterator[StudioServer]:
+    """Start a studio. It is stopped by a signal, and must end cleanly, unless the test kills it."""
     process = warm.perstack(
         *("studio", "--provider", "scripted", "--http", address, *args),
         cwd=terminal.workspace,
@@ -77,6 +80,7 @@ def serving_studio(terminal: Terminal, *args: str, address: str = "127.0.0.1:0")
         stderr=subprocess.PIPE,
         text=True,
     )
+    server: StudioServer | None = None
     try:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
@@ -89,7 +93,9 @@ def serving_studio(terminal: Terminal, *args: str, address: str = "127.0.0.1:0")
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=SECONDS)
-        assert (process.returncode, out, err) == (0, "", "")
+        assert is_killed or (process.returncode, out, err) == (0, "", "")
     finally:
+        if server is not None:
+            server.close()
         process.kill()
         process.communicate()
