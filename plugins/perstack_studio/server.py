@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
@@ -18,8 +19,10 @@ from perstack.system.user import notice
 from perstack.toml_reader.definition_file import LoadedProject
 from perstack_studio.access import ENTER, Access
 from perstack_studio.app import build_app
+from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
 from perstack_studio.studio import Studio, environment
+from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _SHUTDOWN_TIME_S = 3  # seconds for open responses to end
@@ -40,7 +43,15 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, option
         definitions = Definitions(host, loaded)
         feeds = Feeds(host)
         project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
-        studio = Studio(project, access, environment(), feeds, is_read_only=options.is_read_only)
+        studio = Studio(
+            project,
+            access,
+            environment(),
+            feeds,
+            JobStates(project),
+            OpenQuestionCount(partial(count_questions, project)),
+            is_read_only=options.is_read_only,
+        )
         watching = asyncio.create_task(definitions.watch(_ignore_change))
         try:
             with listen(options.address) as listener:
@@ -57,6 +68,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, option
         finally:
             watching.cancel()
             await feeds.close()
+            await studio.open_questions.close()
             await shield_until_done(project.job_tasks.close())
 
 
