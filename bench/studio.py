@@ -54,7 +54,7 @@ class SlowModel(ScriptedProvider):
 
 def open_host(folder: Path, provider: ScriptedProvider) -> Host:
     overrides = Overrides(provider="scripted", max_steps=0)
-    project = Project(experts={"writer": Expert(key="writer", instruction="Write.")})
+    project = Project(max_repeats=0, experts={"writer": Expert(key="writer", instruction="Write.")})
     return Host(project, workspace=folder, plugins=[provider], overrides=overrides)
 
 
@@ -74,7 +74,7 @@ async def write_job(folder: Path, job_id: str, events: int) -> None:
         written += [moved(event, number, len(written) + at) for at, event in enumerate(step, 1)]
     written += [moved(event, steps + 1, len(written) + at) for at, event in enumerate(last, 1)]
     lines, head = seal(EMPTY_LOG, [json.dumps(e, ensure_ascii=False, separators=(",", ":")).encode() for e in written])
-    job = next(folder.rglob(f"jobs/{job_id}"))
+    job = next(folder.rglob(f"jobs/{job_id}"))  # noqa: ASYNC240 - nothing else runs in this loop
     for path in job.rglob("checkpoints/*.json"):
         path.unlink()
     next(job.rglob("events.jsonl")).write_bytes(b"".join(line + b"\n" for line in lines))

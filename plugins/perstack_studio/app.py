@@ -17,13 +17,14 @@ from starlette.staticfiles import StaticFiles
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack_studio.access import ENTER, SESSION_MS, AccessMiddleware
 from perstack_studio.studio import Studio, page, studio_of
-from perstack_studio.views import conversation, inbox, job, jobs
+from perstack_studio.views import conversation, inbox, job, jobs, search
 
 PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     inbox.pages,
     jobs.pages,
     job.pages,
     conversation.pages,
+    search.pages,
 )
 
 _STATIC = Path(__file__).with_name("static")

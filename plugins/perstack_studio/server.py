@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +16,13 @@ from perstack.doors.shared.http_connections import ConnectionLimits, ListenAddre
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
-from perstack.system.user import notice
+from perstack.system.user import notice, search_index_path
 from perstack.toml_reader.definition_file import LoadedProject
 from perstack_studio.access import ENTER, Access
 from perstack_studio.app import build_app
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.search_index import SearchIndex
 from perstack_studio.studio import Studio, environment
 from perstack_studio.waiting import OpenQuestionCount, count_questions
 
@@ -50,6 +52,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, option
             feeds,
             JobStates(project),
             OpenQuestionCount(partial(count_questions, project)),
+            SearchIndex(host.storage, search_index_path(host.storage.location, os.environ)),
             is_read_only=options.is_read_only,
         )
         watching = asyncio.create_task(definitions.watch(_ignore_change))

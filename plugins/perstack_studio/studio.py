@@ -17,6 +17,7 @@ from perstack.system.user import this_user
 from perstack_studio.access import Access
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.search_index import SearchIndex
 from perstack_studio.waiting import OpenQuestionCount
 from perstack_studio.words import cleaned, filters
 
@@ -38,6 +39,7 @@ class Studio:
     feeds: Feeds
     states: JobStates
     open_questions: OpenQuestionCount
+    search_index: SearchIndex
     is_read_only: bool = False
 
     @property

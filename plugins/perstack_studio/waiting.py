@@ -1,7 +1,7 @@
 """The number of open questions, which every page shows: counted now and then rather than for each page.
 
-A page waits for a count at most `_PATIENCE_S`, then shows the last one. The rest between two counts grows with what a
-count costs, so that a project of many thousand Jobs spends at most a twentieth of a core on it.
+A page waits for a count that takes at most `_PATIENCE_S`, and otherwise shows the last one. The rest between two counts
+grows with what a count costs, so that a project of many thousand Jobs spends at most a twentieth of a core on it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class OpenQuestionCount:
         self._count = count
         self._known: int | None = None
         self._due = 0.0
+        self._cost_s = 0.0  # seconds that the last count took
         self._counting: asyncio.Task[None] | None = None
 
     async def value(self) -> int | None:
         """Return the number, as it was a moment ago."""
         if self._counting is None and time.monotonic() >= self._due:
             self._counting = asyncio.create_task(self._renew())
-        if self._counting is not None:
-            await asyncio.wait({self._counting}, timeout=_PATIENCE_S)
+            if self._cost_s <= _PATIENCE_S:
+                await asyncio.wait({self._counting}, timeout=_PATIENCE_S)
         return self._known
 
     def invalidate(self) -> None:
@@ -55,8 +56,9 @@ class OpenQuestionCount:
             self._known = await self._count()
         finally:
             self._counting = None
+            self._cost_s = time.monotonic() - began
             if self._due:
-                self._due = max(self._due, began + (time.monotonic() - began) * _REST_PER_COST)
+                self._due = max(self._due, began + self._cost_s * _REST_PER_COST)
 
 
 async def count_questions(project: ServedProject) -> int | None:
