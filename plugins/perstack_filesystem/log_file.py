@@ -185,6 +185,14 @@ class LogFile:
         if self._is_retired and not self._users:
             os.close(self._fd)
 
+    def unverified_bytes(self, after: int) -> int:
+        """Return how many bytes `read` may verify before it returns records after `after`."""
+        try:
+            size = os.fstat(self._fd).st_size
+        except OSError:
+            return 0  # reading reports the reason
+        return size if after == 0 else max(0, size - self._scan.size)
+
     def read(self, after: int, limit: int | None) -> list[bytes]:
         """Return at most `limit` records after `after`. Reading from the first one verifies the file again."""
         want = None if limit is None else after + limit

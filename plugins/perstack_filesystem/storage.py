@@ -141,6 +141,7 @@ _LOG = "events.jsonl"
 _SUMMARY = "job.json"
 _LEASE = "lease"
 _DELETED_PREFIX = ".deleted."
+_MAX_BYTES_AT_ONCE = 1 << 20  # bytes of a log that may be verified without a thread: some 10 ms
 _MAX_OPEN_LOGS = 100
 
 
@@ -298,6 +299,8 @@ class FilesystemStorage(BlobFolders, Storage):
         log = self._use(ref)
         if log is not None:
             try:
+                if log.unverified_bytes(after) > _MAX_BYTES_AT_ONCE:
+                    return await shield_until_done(asyncio.to_thread(log.read, after, limit))
                 return log.read(after, limit)
             finally:
                 self._leave(log)

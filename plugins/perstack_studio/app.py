@@ -31,6 +31,7 @@ from perstack_studio.views import (
     job,
     jobs,
     log,
+    search,
     step,
 )
 
@@ -49,6 +50,7 @@ PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     experts.pages,
     costs.pages,
     health.pages,
+    search.pages,
 )
 
 _STATIC = Path(__file__).with_name("static")

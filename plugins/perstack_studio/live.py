@@ -8,16 +8,19 @@ nothing and sees nothing twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from starlette.responses import StreamingResponse
 
+from perstack.engine.log.storage_access import heads_in_summary
 from perstack.errors import PerstackError
 from perstack.host import Host
 
 _REST_S = 2.0  # seconds between two looks at a Job that nobody drives
 _BEAT_S = 15.0  # seconds after which a silent stream sends a comment, which proxies and browsers wait for
+_MIN_REST_S = 0.25  # minimum seconds between two messages of a stream
+_REST_PER_STREAM_S = 0.02  # seconds between two messages of a stream, for each stream there is
 _RETRY_MS = 1_000  # milliseconds after which a browser connects again
 _MAX_STREAMS = 200
 
@@ -29,6 +32,8 @@ class Feed:
         self.version = 0
         self.listeners = 0
         self._news = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._made: tuple[int, str] | None = None  # what all listeners show, with the version that it was made of
 
     def notify(self) -> None:
         """Wake all listeners."""
@@ -43,6 +48,14 @@ class Feed:
                 await asyncio.wait_for(self._news.wait(), _BEAT_S)
         return self.version != known
 
+    async def shared(self, make: Callable[[], Awaitable[str]]) -> str:
+        """Return what `make` returns for the current version, made once for all listeners."""
+        async with self._turn:
+            if self._made is None or self._made[0] != self.version:
+                version = self.version  # before the first await: what is recorded meanwhile makes another one
+                self._made = (version, await make())
+            return self._made[1]
+
 
 class Feeds:
     """The feeds of all Jobs that somebody looks at."""
@@ -51,12 +64,27 @@ class Feeds:
         self._host = host
         self._feeds: dict[str, Feed] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
-        self.is_closing = False
+        self._closing = asyncio.Event()
+
+    @property
+    def is_closing(self) -> bool:
+        """True once streams end."""
+        return self._closing.is_set()
+
+    async def rest(self) -> None:
+        """Wait between two messages of a stream: the longer, the more streams there are."""
+        seconds = max(_MIN_REST_S, _REST_PER_STREAM_S * self._listeners)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+
+    @property
+    def _listeners(self) -> int:
+        return sum(feed.listeners for feed in self._feeds.values())
 
     @property
     def is_full(self) -> bool:
         """True if there are as many streams as the studio serves."""
-        return sum(feed.listeners for feed in self._feeds.values()) >= _MAX_STREAMS
+        return self._listeners >= _MAX_STREAMS
 
     @contextmanager
     def feed(self, job_id: str) -> Iterator[Feed]:
@@ -75,7 +103,7 @@ class Feeds:
 
     async def close(self) -> None:
         """End all streams: a browser connects again to the next server."""
-        self.is_closing = True
+        self._closing.set()
         for feed in self._feeds.values():
             feed.notify()
         readers = [*self._readers.values()]
@@ -85,16 +113,24 @@ class Feeds:
 
     async def _read(self, job_id: str, feed: Feed) -> None:
         positions: dict[str, int] = {}
+        was_driven: bool | None = None
         while True:
             with suppress(PerstackError):  # the page that is loaded says what is wrong with the Job
                 if not positions:
-                    summary = await self._host.job(job_id)
-                    positions = {run.id: run.head_seq for run in summary.runs}
+                    positions = await self._heads(job_id)
                 async for line in self._host.jobs.watch(job_id, after=positions):
                     positions[line.event.run_id] = line.seq
+                    was_driven = True
                     feed.notify()
-                feed.notify()  # nobody drives it any more, which no event says
+                if was_driven is not False:
+                    was_driven = False
+                    feed.notify()  # nobody drives it any more, which no event says
             await asyncio.sleep(_REST_S)
+
+    async def _heads(self, job_id: str) -> dict[str, int]:
+        """Return where to begin: at the ends of the logs by job.json. What it does not have yet is a change."""
+        heads = heads_in_summary(await self._host.storage.summary(job_id))
+        return {run_id: head.seq for run_id, head in heads}
 
 
 def event_of(name: str, data: str, event_id: int | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.ports.commands import PluginCommand
+from perstack.ports.commands import PluginCommand, PluginDocument
 
 PLUGIN_API = 1
 
@@ -21,3 +21,8 @@ def perstack_commands() -> Sequence[PluginCommand]:
             before="submit",
         )
     ]
+
+
+def perstack_documents() -> Sequence[PluginDocument]:
+    """Return `html`, the page of a Job as a file."""
+    return [PluginDocument("html", "one page that needs no server", "perstack_studio.html_export:html_of_job")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
@@ -15,12 +17,15 @@ from perstack.doors.shared.job_tasks import JobTasks
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
-from perstack.system.user import notice
+from perstack.system.user import notice, search_index_path
 from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_studio.access import ENTER, Access
 from perstack_studio.app import build_app
+from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.search_index import SearchIndex
 from perstack_studio.studio import Studio, environment
+from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _SHUTDOWN_TIME_S = 3  # seconds for open responses to end
@@ -41,7 +46,16 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, serve_
         definitions = Definitions(host, loaded)
         feeds = Feeds(host)
         project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
-        studio = Studio(project, access, environment(), feeds, is_read_only=serve_options.is_read_only)
+        studio = Studio(
+            project,
+            access,
+            environment(),
+            feeds,
+            JobStates(project),
+            OpenQuestionCount(partial(count_questions, project)),
+            SearchIndex(host.storage, search_index_path(host.storage.location, os.environ)),
+            is_read_only=serve_options.is_read_only,
+        )
         watching = asyncio.create_task(definitions.watch(_ignore_change))
         try:
             with listen(serve_options.address) as listener:
@@ -58,6 +72,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: Access, serve_
         finally:
             watching.cancel()
             await feeds.close()
+            await studio.open_questions.close()
             await shield_until_done(project.job_tasks.close())
 
 
@@ -68,7 +83,9 @@ async def _ignore_change() -> None:
 def link_of(serve_options: ServeOptions, access: Access, port: int) -> str:
     """Return a link that works once."""
     path = f"{ENTER}?key={access.key()}"
-    return f"https://{serve_options.public_name}{path}" if serve_options.public_name else serve_options.address.url(path, port=port)
+    if serve_options.public_name:
+        return f"https://{serve_options.public_name}{path}"
+    return serve_options.address.url(path, port=port)
 
 
 @contextmanager

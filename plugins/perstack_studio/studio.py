@@ -12,12 +12,15 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import ServedProject
-from perstack.errors import PerstackError, UsageError
+from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack_studio.access import Access
 from perstack_studio.checks import Checks
+from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.search_index import SearchIndex
+from perstack_studio.waiting import OpenQuestionCount
 from perstack_studio.words import cleaned, filters
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ class Studio:
     access: Access
     templates: Environment
     feeds: Feeds
+    states: JobStates
+    open_questions: OpenQuestionCount
+    search_index: SearchIndex
     is_read_only: bool = False
     checks: Checks = field(default_factory=Checks)
 
@@ -71,19 +77,12 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
     frame: Mapping[str, object] = {
         "path": request.url.path,
         "workspace": studio.host.workspace.name,
-        "open_questions": await _count_questions(studio),
+        "open_questions": await studio.open_questions.value(),
         "is_read_only": studio.is_read_only,
         "token": studio.access.token_of(request.headers),
         "now": studio.host.clock.now(),
     }
     return HTMLResponse(studio.render(template, **frame, **values), status)
-
-
-async def _count_questions(studio: Studio) -> int | None:
-    try:
-        return len(await studio.served_project.inbox())
-    except PerstackError:
-        return None  # the page itself says what is wrong with the storage
 
 
 def see_other(path: str) -> RedirectResponse:
@@ -97,6 +96,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
     studio = studio_of(request)
     studio.check_may_change()
+    studio.open_questions.invalidate()
     async with request.form(max_files=0, max_fields=100, max_part_size=1 << 20) as form:
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
     if not hmac.compare_digest(fields.pop("token", ""), studio.access.token_of(request.headers)):

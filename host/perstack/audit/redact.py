@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterable, Sequence
 
 from perstack.audit.event_redaction import (
@@ -31,7 +32,7 @@ from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.user import this_process
+from perstack.system.user import remove_search_index, this_process
 
 _MIN_SEARCHED_CHARACTERS = 4  # minimum characters of a text that is searched for: a shorter one occurs everywhere
 _MIN_CONTAINED_CHARACTERS = 8
@@ -276,6 +277,7 @@ async def _clean_up(storage: Storage, job_id: str, redaction_event: RedactEvent)
     for name in redaction_event.blobs:
         await storage.remove_blob(job_id, name)
     await _write_caches(storage, job_id)
+    remove_search_index(storage.location, os.environ)
     await storage.erase_traces(job_id)
 
 

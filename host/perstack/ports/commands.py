@@ -26,5 +26,18 @@ class PluginCommand:
     before: str | None = None  # command of the group that is listed after it; by default it is the last one
 
 
+@dataclass(frozen=True, slots=True)
+class PluginDocument:
+    """A format of `perstack export` in which a Job is one file, and the place of the function that makes it."""
+
+    name: str  # the value of `--format`
+    text: str  # what the file is, for lists
+    import_path: str  # `package.module:attribute` of an async function of a Host and a Job id, which returns the bytes
+
+
+def perstack_documents() -> Sequence[PluginDocument]:  # type: ignore[empty-body]  # a specification has no body
+    """Return the documents of this package: optional. Called when a Job is exported in a format of a plugin."""
+
+
 def perstack_commands() -> Sequence[PluginCommand]:  # type: ignore[empty-body]  # a specification has no body
     """Return the commands of this package. Called for lists of commands, and for a command that is not built in."""

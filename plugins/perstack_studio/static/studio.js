@@ -53,8 +53,37 @@ class LiveEntries extends HTMLElement {
   }
 }
 
-customElements.define("live-state", LiveState);
-customElements.define("live-entries", LiveEntries);
+/** `<older-entries>` with a link: the entries of the older page take its place when one scrolls to it. */
+class OlderEntries extends HTMLElement {
+  static limit = 4000; // elements in the page above which the link is only a link
+
+  connectedCallback() {
+    this.watcher = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.load(), { rootMargin: "800px" });
+    this.watcher.observe(this);
+  }
+
+  disconnectedCallback() {
+    this.watcher.disconnect();
+  }
+
+  async load() {
+    this.watcher.disconnect();
+    if (document.getElementsByClassName("entry").length > OlderEntries.limit) return;
+    const response = await fetch(this.querySelector("a").href);
+    if (!response.ok || response.redirected) return;
+    const older = new DOMParser().parseFromString(await response.text(), "text/html");
+    const entries = [...older.querySelectorAll("main .entry")].filter((one) => document.getElementById(one.id) === null);
+    const next = older.querySelector("older-entries");
+    const below = document.documentElement.scrollHeight - scrollY;
+    this.replaceWith(...(next ? [next] : []), ...entries);
+    scrollTo({ top: document.documentElement.scrollHeight - below });
+  }
+}
 
 // a page of the conversation shows its end, unless its address names an entry
 if (document.querySelector("live-entries") && !location.hash) scrollTo({ top: document.body.scrollHeight });
+
+customElements.define("live-state", LiveState);
+customElements.define("older-entries", OlderEntries);
+customElements.define("live-entries", LiveEntries);
+

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,10 +11,16 @@ from starlette.routing import BaseRoute, Route
 
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.log_rows import run_label
+from perstack.engine.log.event_log import StoredLine
 from perstack.errors import NotFound, UsageError
+from perstack.ports.storage import RunRef
 from perstack_studio.conversation import Conversation, Entry
 from perstack_studio.live import EventStream, event_of
-from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.places import last_events, seq_of_step
+from perstack_studio.studio import Studio, page, see_other, studio_of
+
+if TYPE_CHECKING:
+    from perstack.core.runs.events import StoredEvent
 
 WINDOW = 400  # events that one page shows
 _MAX_PER_SEND = 400  # events that one message of a stream is made of
@@ -27,12 +34,12 @@ def pages() -> Iterable[BaseRoute]:
 
 
 async def _show_latest(request: Request) -> Response:
-    summary = await studio_of(request).served_project.current_job(request.path_params["job"])
+    summary = await studio_of(request).states.shown(request.path_params["job"])
     return await _show(request, summary, summary.coordinator_run_id)
 
 
 async def _show_run(request: Request) -> Response:
-    summary = await studio_of(request).served_project.current_job(request.path_params["job"])
+    summary = await studio_of(request).states.shown(request.path_params["job"])
     return await _show(request, summary, request.path_params["run"])
 
 
@@ -45,7 +52,10 @@ def run_in(summary: JobSummary, run_id: str) -> RunSummary:
 
 
 async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
+    """Show a window of the conversation; with `step` or `at`, go to the window around that step or place."""
     studio, run = studio_of(request), run_in(summary, run_id)
+    if "step" in request.query_params or "at" in request.query_params:
+        return await _jump(request, summary.id, run)
     until = _number(request, "until", run.head_seq)
     folded, first = await window(studio, summary.id, run_id, until)
     is_end = until >= run.head_seq
@@ -65,13 +75,38 @@ async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
     )
 
 
+async def _jump(request: Request, job_id: str, run: RunSummary) -> Response:
+    studio = studio_of(request)
+    seq: int | None = _number(request, "at", 0)
+    if "step" in request.query_params:
+        step = _number(request, "step", 0)
+        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run.id), run.head_seq, step)
+        if seq is None:
+            raise NotFound(f"{run.id} has no step {step}; it has {run.steps}")
+    until = min(max(run.head_seq, 1), (seq or 1) + WINDOW // 2)
+    folded, shown_id = Conversation(), ""
+    for line in await _events(studio, RunRef(job_id, run.id), until):
+        changed = folded.apply(line.seq, line.event)
+        if line.seq <= (seq or 1) or not shown_id:  # the first event of a step has no entry of its own
+            shown_id = changed[0].id if changed else "" if line.seq == seq else shown_id
+    return see_other(f"/jobs/{job_id}/runs/{run.id}?until={until}#{shown_id}")
+
+
 async def window(studio: Studio, job_id: str, run_id: str, until: int) -> tuple[Conversation, int]:
     """Return the conversation of the events up to `until`, and the place of the first of them."""
-    first = max(0, until - WINDOW)
     folded = Conversation()
-    for line in await studio.host.jobs.events(run_id, job_id=job_id, after=first, limit=until - first):
+    for line in await _events(studio, RunRef(job_id, run_id), until):
         folded.apply(line.seq, line.event)
-    return folded, first
+    return folded, max(0, until - WINDOW)
+
+
+async def _events(studio: Studio, ref: RunRef, until: int) -> Sequence[StoredLine[StoredEvent]]:
+    """Return the events of a window. At the end of a log they are read from there, whatever its length."""
+    at_end = await last_events(studio.host.storage, ref, until, WINDOW)
+    if at_end is not None:
+        return at_end
+    first = max(0, until - WINDOW)
+    return await studio.host.jobs.events(ref.run_id, job_id=ref.job_id, after=first, limit=until - first)
 
 
 def _number(request: Request, name: str, default: int) -> int:
@@ -84,8 +119,7 @@ def _number(request: Request, name: str, default: int) -> int:
 async def _follow(request: Request) -> Response:
     """Send the entries that changed after the place `after`, or after the last one that the browser got."""
     studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
-    summary = await studio.served_project.job(job_id)
-    run_in(summary, run_id)
+    run_in(await studio.states.shown(job_id), run_id)
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
     given = request.headers.get("last-event-id", "")
@@ -114,5 +148,6 @@ async def _follow(request: Request) -> Response:
                     if len(lines) < _MAX_PER_SEND:
                         break
                 folded.entries.clear()  # sent: calls that may still change are kept by id
+                await studio.feeds.rest()
 
     return EventStream(changes())

@@ -49,11 +49,10 @@ class JobState:
     check: Check | None = None  # the latest check of its logs; None without one since the studio was started
 
 
-async def state_of(studio: Studio, job_id: str) -> JobState:
-    """Return the state of a Job. Raises NotFound and StorageError."""
-    summary = await studio.served_project.current_job(job_id)
+async def state_of(studio: Studio, summary: JobSummary) -> JobState:
+    """Return what the page of a Job shows. Raises StorageError."""
     step = next_step_of_job(summary)
-    tree, check = await studio.host.jobs.tree(summary.id), studio.checks.latest(summary.id)
+    tree, check = await studio.host.jobs.tree_of(summary), studio.checks.latest(summary.id)
     return JobState(
         summary,
         tuple(bars_of(summary, tree)),
@@ -74,16 +73,21 @@ def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:
 
 
 async def _show_job(request: Request) -> Response:
-    state = await state_of(studio_of(request), request.path_params["job"])
+    studio = studio_of(request)
+    state = await state_of(studio, await studio.states.shown(request.path_params["job"]))
     return await page(request, "job.html", job=state, summary=state.summary, tab="job")
 
 
 async def _follow(request: Request) -> Response:
     """Send the state of the Job each time that it has changed."""
     studio, job_id = studio_of(request), request.path_params["job"]
-    await studio.served_project.job(job_id)  # raises NotFound before the stream begins
+    await studio.states.shown(job_id)  # raises NotFound before the stream begins
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
+
+    async def rendered() -> str:
+        state = await state_of(studio, await studio.states.current(job_id))
+        return studio.render("job_state.html", job=state, summary=state.summary)
 
     async def changes() -> AsyncIterator[str]:
         with studio.feeds.feed(job_id) as feed:
@@ -93,8 +97,8 @@ async def _follow(request: Request) -> Response:
                     yield ": beat\n\n"
                     continue
                 known = feed.version
-                state = await state_of(studio, job_id)
-                yield event_of("state", studio.render("job_state.html", job=state, summary=state.summary))
+                yield event_of("state", await feed.shared(rendered))
+                await studio.feeds.rest()
 
     return EventStream(changes())
 

@@ -18,6 +18,7 @@ from perstack.errors import UsageError
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
 PAGE_SIZE = 100
+READ_SIZE = 250  # Jobs that are read together for a filter
 MAX_READ = 2_000  # Jobs that one request reads to find those that a filter selects
 
 
@@ -91,11 +92,11 @@ async def _show_jobs(request: Request) -> Response:
 async def _select(studio: Studio, job_filter: JobFilter, after: str | None) -> tuple[list[JobSummary], str | None, int]:
     """Return a page of selected Jobs, the cursor after it, and how many Jobs were read for it."""
     found: list[JobSummary] = []
-    read = 0
+    read, limit = 0, PAGE_SIZE if job_filter.is_empty else READ_SIZE
     while True:
-        listed = await studio.served_project.page_of_jobs(limit=PAGE_SIZE, after=after)
-        found += filter(job_filter.selects, listed.jobs)
-        read, after = read + PAGE_SIZE, listed.next
+        listed = await studio.host.storage.jobs(limit=limit, after=after)
+        found += filter(job_filter.selects, await studio.states.rows(listed.ids))
+        read, after = read + limit, listed.next
         if after is None or len(found) >= PAGE_SIZE or read >= MAX_READ:
             return found, after, read
 

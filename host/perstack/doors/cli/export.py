@@ -16,7 +16,15 @@ from perstack.definition_files import open_definition
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, write_bytes
-from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
+from perstack.doors.shared.export import (
+    document_of,
+    folders_of,
+    lines_of,
+    plugin_document_of,
+    plugin_documents,
+    write_new_file,
+    write_new_files,
+)
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.recordings.model import FORMAT, Recording
@@ -33,6 +41,7 @@ from perstack.testing.experts.results import status_word
     required=True,
     help=(
         "jsonl: the stored events, by time. json: one document with summary, Runs, checkpoints and messages. "
+        "html: one page that needs no server. "
         "Or a format of another program, which `perstack plugins` lists."
     ),
 )
@@ -54,6 +63,10 @@ async def _export(host: Host, job: str, form: str, to: str | None) -> int:
         return int(print_damage(logs))
     if form == "json":
         write_output(await document_of(host, job), to)
+        return 0
+    document = plugin_documents().get(form)
+    if document is not None:
+        write_output(await plugin_document_of(host, job, document), to)
         return 0
     files = await folders_of(host, job, form)
     if to is None:

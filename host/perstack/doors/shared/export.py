@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from perstack.core.base.text import suggestion
@@ -12,6 +14,8 @@ from perstack.doors.shared.log_view import in_order
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.ports.commands import GROUP, PluginDocument
+from perstack.system.plugin_modules import installed_modules
 
 OWN_FORMS: dict[str, str] = {
     "jsonl": "the stored events, by time",
@@ -37,10 +41,27 @@ async def document_of(host: Host, job_id: str) -> bytes:
 
 async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
     """Return the files of a Job in a plugin's format. Raises UsageError that lists the formats."""
-    forms = forms_of(host)
+    forms = sorted({*forms_of(host), *plugin_documents()})
     if form not in forms:
         raise UsageError(f"no format {form!r} is installed; there are: {', '.join(forms)}{suggestion(form, forms)}")
     return await host.exports.export(form, job_id)
+
+
+def plugin_documents() -> Mapping[str, PluginDocument]:
+    """Return the formats of plugins in which a Job is one file, by name. A plugin that cannot be loaded has none."""
+    documents: dict[str, PluginDocument] = {}
+    for point, _, _ in installed_modules(GROUP):
+        with suppress(Exception):  # the list of commands says what is wrong with the plugin
+            hook: Callable[[], Iterable[PluginDocument]] | None = getattr(point.load(), "perstack_documents", None)
+            documents |= {document.name: document for document in (hook() if hook is not None else ())}
+    return documents
+
+
+async def plugin_document_of(host: Host, job_id: str, document: PluginDocument) -> bytes:
+    """Return a Job as one file in the format of a plugin."""
+    module, _, attribute = document.import_path.partition(":")
+    make: Callable[[Host, str], Awaitable[bytes]] = getattr(importlib.import_module(module), attribute)
+    return await make(host, job_id)
 
 
 def write_new_file(content: bytes, path: Path, label: str) -> None:

@@ -109,9 +109,13 @@ def _is_of_this_user(connection: socket.socket) -> bool:
 def _tcp(address: ListenAddress) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        # connections inherit it. asyncio sets it only for sockets that name their protocol, which this one does not,
+        # and each response would wait 40 ms for the client's acknowledgement of its head
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from error
+    return listener
 
 
 @contextmanager

@@ -278,9 +278,12 @@ class JobReader:
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
         """Return the Runs of a Job, each after the Run that it follows from: delegates, continuations and branches."""
+        return await self.tree_of(await self.job(job_id))
+
+    async def tree_of(self, summary: JobSummary) -> tuple[PlacedRun, ...]:
+        """Return the `tree` of a Job whose summary is known."""
         from perstack.core.jobs.summary import tree_of
 
-        summary = await self.job(job_id)
         return tree_of(
             summary.runs,
             {

@@ -1,0 +1,159 @@
+"""A Job as one HTML file: its page and its conversations, by the templates of the studio, without server or script.
+
+The file refers to nothing outside: what a template links to becomes a place in the file, or plain text. Texts are cut
+until the file is smaller than `MAX_BYTES`, the longest first; then entries in the middle are left out, with a note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from markupsafe import Markup
+from pydantic import JsonValue
+
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.log_rows import run_label
+from perstack.dataclass import dataclass
+from perstack.doors.shared.next_step_phrases import as_sentence
+from perstack.doors.shared.status_phrases import next_step_of_job
+from perstack.errors import PerstackError
+from perstack.host import Host
+from perstack_studio.conversation import CallEntry, Conversation, Entry
+from perstack_studio.studio import environment
+from perstack_studio.views.job import JobState, bars_of
+
+MAX_BYTES = 1_000_000
+_LIMITS = (100_000, 8_000, 2_000, 800, 300, 120)  # characters of a text, until the file is small enough
+_MAX_ENTRIES = 6_000  # of a Run, as long as the file is small enough
+_STATIC = Path(__file__).with_name("static")
+
+# The markup is that of our templates, in which every text from outside is escaped: a `<` begins one of their tags.
+_LINK = re.compile(r'<a\b[^>]*?\bhref="(?P<address>[^"]*)"[^>]*>(?P<text>.*?)</a>', re.DOTALL)
+_RUN = re.compile(r"/jobs/[^/]+/runs/([^/?#]+)\Z")
+_IMAGE = re.compile(r'<img\b[^>]*?\balt="([^"]*)"[^>]*>')
+_FORM = re.compile(r"<form\b.*?</form>", re.DOTALL)
+_BLANKS = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRun:
+    """The conversation of a Run in the file."""
+
+    id: str
+    label: str
+    entries: tuple[Entry, ...]
+    damage: str  # what is wrong with the log after the last entry; empty if nothing is
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries of a Run that follow each other, after some that are left out."""
+
+    left_out: int
+    entries: tuple[Entry, ...]
+
+
+async def html_of_job(host: Host, job_id: str) -> bytes:
+    """Return a Job as one HTML file. Raises NotFound and StorageError."""
+    summary = await host.job(job_id)
+    step = next_step_of_job(summary)
+    state = JobState(
+        summary, tuple(bars_of(summary, await host.jobs.tree_of(summary))), "" if step is None else as_sentence(step)
+    )
+    runs = [await _run(host, summary.id, run.id, run_label(run.expert_key, run.id)) for run in summary.runs]
+    return await asyncio.to_thread(_file, summary, state, runs, host.clock.now())
+
+
+async def _run(host: Host, job_id: str, run_id: str, label: str) -> ExportedRun:
+    folded, damage, after = Conversation(), "", 0
+    try:
+        while lines := await host.jobs.events(run_id, job_id=job_id, after=after, limit=1_000):
+            for line in lines:
+                folded.apply(line.seq, line.event)
+            after += len(lines)
+    except PerstackError as error:
+        damage = str(error)
+    return ExportedRun(run_id, label, tuple(folded.entries), damage)
+
+
+def _file(summary: JobSummary, state: JobState, runs: list[ExportedRun], now: int) -> bytes:
+    template = environment().get_template("export.html")
+    style = "\n".join((_STATIC / name).read_text("utf-8") for name in ("tokens.css", "studio.css"))
+    style = re.sub(r"@import[^;]*;", "", style)
+    content, max_entries = b"", _MAX_ENTRIES
+    for limit in (*_LIMITS, *[_LIMITS[-1]] * 8):
+        shown = [(run, _parts(run.entries, limit, max_entries)) for run in runs]
+        text = template.render(summary=summary, job=state, runs=shown, style=Markup(style), now=now)  # noqa: S704 - ours
+        content = _without_references(text, {run.id for run in runs}).encode(errors="replace")
+        if len(content) < MAX_BYTES:
+            return content
+        if limit == _LIMITS[-1]:
+            max_entries //= 2
+    return content
+
+
+def _parts(entries: tuple[Entry, ...], limit: int, max_entries: int) -> tuple[Part, ...]:
+    """Return the entries that are shown, with short texts: all, or those at both ends."""
+    ends = max(1, max_entries // 2)
+    left_out = max(0, len(entries) - 2 * ends)
+    if not left_out:
+        return (Part(0, tuple(_short(entry, limit) for entry in entries)),)
+    first, last = entries[:ends], entries[len(entries) - ends :]
+    return Part(0, tuple(_short(one, limit) for one in first)), Part(
+        left_out, tuple(_short(one, limit) for one in last)
+    )
+
+
+def _short(entry: Entry, limit: int) -> Entry:
+    return replace(
+        entry, text=_cut(entry.text, limit), call=None if entry.call is None else _short_call(entry.call, limit)
+    )
+
+
+def _short_call(call: CallEntry, limit: int) -> CallEntry:
+    def short(value: JsonValue) -> JsonValue:
+        match value:
+            case str():
+                return _cut(value, limit)
+            case list():
+                return [short(item) for item in value]
+            case dict():
+                return {_cut(key, limit): short(item) for key, item in value.items()}
+            case _:
+                return value
+
+    def args(value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+        return None if value is None else {_cut(key, limit): short(item) for key, item in value.items()}
+
+    lines = max(3, limit // 40)
+    diff = call.diff[:lines] + ((f" … {len(call.diff) - lines:,} more lines",) if len(call.diff) > lines else ())
+    return replace(
+        call,
+        args=args(call.args),
+        changed_args=args(call.changed_args),
+        raw_args=_cut(call.raw_args, limit),
+        result=_cut(call.result, limit),
+        decision=_cut(call.decision, limit),
+        problem=_cut(call.problem, limit),
+        diff=tuple(_cut(line, limit) for line in diff),
+    )
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} … {len(text) - limit:,} more characters"
+
+
+def _without_references(text: str, runs: set[str]) -> str:
+    """Return the file with links to its own Runs only."""
+
+    def inside(match: re.Match[str]) -> str:
+        run = _RUN.search(match["address"])
+        if run is not None and run[1] in runs:
+            return f'<a href="#{run[1]}">{match["text"]}</a>'
+        return match["text"]
+
+    text = _IMAGE.sub(r"<em>\1</em>", _FORM.sub("", text))
+    return _BLANKS.sub("\n", _LINK.sub(inside, text))

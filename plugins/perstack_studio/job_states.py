@@ -1,0 +1,132 @@
+"""Summaries of Jobs for pages, without folding a log twice.
+
+job.json of a Job at rest is shown as it is. That of a running Job may be a step old, so its logs are folded; the
+states of its Runs are kept, and later requests fold only what was appended since. Pages that must appear at once take
+job.json of a long Job, and their stream follows with the state that was folded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import field
+
+from perstack.core.base.chain import open_line
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
+from perstack.doors.served_project import ServedProject
+from perstack.engine.log.event_log import Loaded, run_ids
+from perstack.engine.log.run_log import run_logs
+from perstack.engine.log.storage_access import read_summary
+from perstack.errors import NotFound, PerstackError
+from perstack.ports.storage import RunRef
+
+MAX_KEPT_EVENTS = 200_000  # events whose states are kept, over all Jobs
+SHORT_LOG = 500  # events that a request folds before its page is shown
+
+
+@dataclass(slots=True)
+class _Folded:
+    """The states of a Job's Runs, as far as its logs were read."""
+
+    runs: dict[str, Loaded[Run]] = field(default_factory=dict[str, Loaded[Run]])
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def events(self) -> int:
+        return sum(loaded.head.seq for loaded in self.runs.values())
+
+
+class JobStates:
+    """The states of running Jobs that pages show. The Jobs that were not looked at for the longest time are dropped."""
+
+    def __init__(self, project: ServedProject) -> None:
+        self._project = project
+        self._folded: OrderedDict[str, _Folded] = OrderedDict()
+
+    async def current(self, job_id: str) -> JobSummary:
+        """Return a Job as its logs have it. Raises NotFound, Damaged and StorageError."""
+        stored = await self._stored(job_id)
+        return await self._project.job(job_id) if stored is None else await self._fold(job_id)
+
+    async def shown(self, job_id: str) -> JobSummary:
+        """Return a Job for a page that must appear at once: of a long one that is driven, its last written summary."""
+        stored = await self._stored(job_id)
+        if stored is None:
+            return await self._project.job(job_id)
+        known = self._folded.get(job_id)
+        new_events = sum(run.head_seq for run in stored.runs) - (0 if known is None else known.events)
+        is_long = new_events > SHORT_LOG
+        if is_long and (stored.asking is not None or await self._project.host.storage.lease_info(job_id) is not None):
+            return stored
+        return await self._fold(job_id)
+
+    async def rows(self, job_ids: Sequence[str]) -> list[JobSummary]:
+        """Return the Jobs of a list that can be shown here: a damaged one as the Host lists it, no deleted one."""
+        return [summary for job_id in job_ids if (summary := await self._row(job_id)) is not None]
+
+    async def _row(self, job_id: str) -> JobSummary | None:
+        try:
+            return await self.shown(job_id)
+        except NotFound:
+            return None
+        except PerstackError:
+            return await self._project.host.jobs.row(job_id)
+
+    async def _stored(self, job_id: str) -> JobSummary | None:
+        """Return job.json of a Job that runs or asks; None if the Host's summary costs nothing, or must be derived."""
+        stored = await read_summary(self._project.host.storage, job_id, JobSummary)
+        if stored is None or stored.id != job_id or (stored.status != "running" and stored.asking is None):
+            return None
+        return stored if self._project.definitions.offers(stored.expert_key) else None
+
+    async def _fold(self, job_id: str) -> JobSummary:
+        folded = self._folded.setdefault(job_id, _Folded())
+        self._folded.move_to_end(job_id)
+        async with folded.turn:
+            try:
+                await self._catch_up(job_id, folded)
+            except BaseException:
+                self._folded.pop(job_id, None)
+                raise
+            job = Job(job_id)
+            for loaded in folded.runs.values():
+                job.update(loaded.state)
+        self._drop_old()
+        if not job.coordinators:
+            return await self._project.job(job_id)  # which says what is wrong
+        is_driven = await self._project.host.storage.lease_info(job_id) is not None
+        return summarize(job, is_driven=is_driven)
+
+    async def _catch_up(self, job_id: str, folded: _Folded) -> None:
+        """Fold what was appended. After a redaction, or if the logs are others, fold everything again."""
+        storage = self._project.host.storage
+        for run_id in await run_ids(storage, job_id):
+            ref, since = RunRef(job_id, run_id), folded.runs.get(run_id)
+            if since is not None:
+                lines = await storage.read(ref, after=since.head.seq - 1, limit=2)
+                if not lines or open_line(lines[0]).hash != since.head.hash:
+                    folded.runs.clear()
+                    break
+                if len(lines) == 1:
+                    continue
+            states = {other: loaded.state for other, loaded in folded.runs.items()}
+            async for line, state in run_logs(storage, states).fold(ref, since=since):
+                folded.runs[run_id] = Loaded(state, line.head)
+                if since is not None and line.event.type == "redactEvent":
+                    folded.runs.clear()  # the kept states have what was redacted
+                    break
+            if not folded.runs:
+                break
+        else:
+            return
+        await self._catch_up(job_id, folded)
+
+    def _drop_old(self) -> None:
+        total = sum(folded.events for folded in self._folded.values())
+        while total > MAX_KEPT_EVENTS and len(self._folded) > 1:
+            _, oldest = self._folded.popitem(last=False)
+            total -= oldest.events
