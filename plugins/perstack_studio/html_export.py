@@ -17,13 +17,11 @@ from pydantic import JsonValue
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.log_rows import run_label
 from perstack.dataclass import dataclass
-from perstack.doors.shared.next_step_phrases import as_sentence
-from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_studio.conversation import CallEntry, Conversation, Entry
 from perstack_studio.studio import environment
-from perstack_studio.views.job import JobState, bars_of
+from perstack_studio.views.job import JobState
 
 MAX_BYTES = 1_000_000
 _LIMITS = (100_000, 8_000, 2_000, 800, 300, 120)  # characters of a text, until the file is small enough
@@ -59,10 +57,7 @@ class Part:
 async def html_of_job(host: Host, job_id: str) -> bytes:
     """Return a Job as one HTML file. Raises NotFound and StorageError."""
     summary = await host.job(job_id)
-    step = next_step_of_job(summary)
-    state = JobState(
-        summary, tuple(bars_of(summary, await host.jobs.tree_of(summary))), "" if step is None else as_sentence(step)
-    )
+    state = JobState.of(summary, await host.jobs.tree_of(summary))
     runs = [await _run(host, summary.id, run.id, run_label(run.expert_key, run.id)) for run in summary.runs]
     return await asyncio.to_thread(_file, summary, state, runs, host.clock.now())
 
@@ -109,7 +104,9 @@ def _parts(entries: tuple[Entry, ...], limit: int, max_entries: int) -> tuple[Pa
 
 def _short(entry: Entry, limit: int) -> Entry:
     return replace(
-        entry, text=_cut(entry.text, limit), call=None if entry.call is None else _short_call(entry.call, limit)
+        entry,
+        text=_cut(entry.text, limit),
+        call_entry=None if entry.call_entry is None else _short_call(entry.call_entry, limit),
     )
 
 

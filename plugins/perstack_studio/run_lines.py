@@ -10,7 +10,7 @@ from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.shared.log_view import LogEntry, entries_of, parse_line
-from perstack.engine.log.event_log import readable
+from perstack.engine.log.event_log import read_intact
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.log.storage_access import read_summary
 from perstack.errors import Damaged, NotFound
@@ -82,7 +82,7 @@ class RunLines:
 
     async def read(self, after: int, limit: int | None) -> tuple[StoredEntry, ...]:
         """Return the events after a place. Raises Damaged if the first of them is damaged."""
-        lines, damage = await readable(self.storage, self.ref, after, limit)
+        lines, damage = await read_intact(self.storage, self.ref, after, limit)
         if damage is not None and not lines:
             raise damage
         log = RunLog(self.ref.run_id, lines, damage)

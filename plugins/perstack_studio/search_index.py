@@ -28,7 +28,7 @@ from perstack.core.runs import events
 from perstack.core.runs.log_rows import EventContext
 from perstack.dataclass import dataclass
 from perstack.doors.shared.text import minute
-from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.errors import PerstackError, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.concurrency import shield_until_done
@@ -153,7 +153,7 @@ class SearchIndex:
             while True:
                 if time.monotonic() >= until:
                     return False
-                lines, _ = await readable(self.storage, ref, max(0, seq - 1), _EVENTS_PER_READ)
+                lines, _ = await read_intact(self.storage, ref, max(0, seq - 1), _EVENTS_PER_READ)
                 is_same = seq == 0 or (bool(lines) and open_line(lines[0]).hash == last_hash)
                 new_lines = lines[1:] if seq and is_same else lines
                 if not is_same or (seq and any(map(_is_redaction, new_lines))):
@@ -172,7 +172,7 @@ class SearchIndex:
 
     async def _redacted(self, ref: RunRef) -> frozenset[int]:
         """Return the places whose redaction is recorded: a line may still have its text for a moment."""
-        lines, _ = await readable(self.storage, ref)
+        lines, _ = await read_intact(self.storage, ref)
         return await asyncio.to_thread(_redacted_in, lines)
 
 
@@ -292,7 +292,10 @@ def _find(connection: sqlite3.Connection, query: str) -> list[Found]:
         " FROM texts JOIN places ON id = texts.rowid WHERE texts MATCH ? ORDER BY rank LIMIT ?",
         (_OPEN, _CLOSE, query, RESULTS),
     )
-    return [Found(*row[:6], _parts(row[6])) for row in rows]
+    return [
+        Found(job_id, run_id, seq, step, at, kind, _parts(snippet))
+        for job_id, run_id, seq, step, at, kind, snippet in rows
+    ]
 
 
 def _parts(snippet: str) -> tuple[tuple[bool, str], ...]:

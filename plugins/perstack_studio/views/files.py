@@ -18,7 +18,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.file_changes import (
     KEPT_REASONS,
     definition_warnings,
-    lines,
+    line_counts,
     nothing_to_rewind,
     removal_warning,
 )
@@ -103,7 +103,7 @@ def _words_of(line: bytes) -> str:
         return ""
     numbers = ((event.added, "added"), (event.changed, "changed"), (event.removed, "removed"))
     files = ", ".join(f"{number:,} {word}" for number, word in numbers if number)
-    counted = lines(event.lines_added or 0, event.lines_removed or 0)
+    counted = line_counts(event.lines_added or 0, event.lines_removed or 0)
     return f"{files} ({counted})" if files and counted else files
 
 

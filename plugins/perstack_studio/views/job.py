@@ -48,19 +48,22 @@ class JobState:
     remaining: tuple[str, ...]  # what is left of each budget
     check: Check | None = None  # the latest check of its logs; None without one since the studio was started
 
+    @classmethod
+    def of(cls, summary: JobSummary, tree: Iterable[PlacedRun], check: Check | None = None) -> JobState:
+        step = next_step_of_job(summary)
+        return cls(
+            summary,
+            tuple(bars_of(summary, tree)),
+            "" if step is None else as_sentence(step),
+            tuple(spending_plots(summary)),
+            tuple(remaining(summary)),
+            check,
+        )
+
 
 async def state_of(studio: Studio, summary: JobSummary) -> JobState:
     """Return what the page of a Job shows. Raises StorageError."""
-    step = next_step_of_job(summary)
-    tree, check = await studio.host.jobs.tree_of(summary), studio.checks.latest(summary.id)
-    return JobState(
-        summary,
-        tuple(bars_of(summary, tree)),
-        "" if step is None else as_sentence(step),
-        tuple(spending_plots(summary)),
-        tuple(remaining(summary)),
-        check,
-    )
+    return JobState.of(summary, await studio.host.jobs.tree_of(summary), studio.checks.latest(summary.id))
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:

@@ -15,7 +15,7 @@ from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.doors.shared.filter_expression import FIELDS, Condition, parse_filter, unknown_fields
 from perstack.doors.shared.log_view import LogEntry, fits, in_order
-from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.ports.storage import RunRef
 from perstack_studio.run_lines import RunLines, StoredEntry, known_job
@@ -110,7 +110,7 @@ async def _window(studio: Studio, summary: JobSummary, run_id: str, until: int |
     total = await _length(run_lines, next((run.head_seq for run in summary.runs if run.id == run_id), 0))
     last = total if until is None else min(until, total)
     first = max(0, last - PAGE_SIZE)
-    log = RunLog(run_id, *await readable(studio.host.jobs.storage, run_lines.ref, first, last - first))
+    log = RunLog(run_id, *await read_intact(studio.host.jobs.storage, run_lines.ref, first, last - first))
     entries = in_order([log])
     damage = () if log.damage is None else (str(log.damage),)
     return LogPage(_lines(summary, entries, {run_id: first}), first, last, total, damage)
@@ -119,9 +119,9 @@ async def _window(studio: Studio, summary: JobSummary, run_id: str, until: int |
 async def _length(run_lines: RunLines, known: int) -> int:
     """Return the number of events of a log that had `known` of them; of a damaged one, of its readable part."""
     while True:
-        lines, damage = await readable(run_lines.storage, run_lines.ref, known, _LINES_PER_READ)
+        lines, damage = await read_intact(run_lines.storage, run_lines.ref, known, _LINES_PER_READ)
         if damage is not None:
-            return damage.readable
+            return int(damage.readable)
         known += len(lines)
         if len(lines) < _LINES_PER_READ:
             return known
@@ -137,7 +137,7 @@ async def _selected(
         log = RunLog(run_id, [])
         while room > 0:
             ref = RunRef(summary.id, run_id)
-            lines, damage = await readable(studio.host.jobs.storage, ref, len(log.lines), min(room, _LINES_PER_READ))
+            lines, damage = await read_intact(studio.host.jobs.storage, ref, len(log.lines), min(room, _LINES_PER_READ))
             log, room = RunLog(run_id, [*log.lines, *lines], damage), room - len(lines)
             if damage is not None or len(lines) < _LINES_PER_READ:
                 break
