@@ -49,7 +49,7 @@ async def state_of(studio: Studio, job_id: str) -> JobState:
     """Return the state of a Job. Raises NotFound and StorageError."""
     summary = await studio.served_project.current_job(job_id)
     step = next_step_of_job(summary)
-    tree, check = await studio.host.jobs.tree(summary.id), studio.checks.latest(summary.id)
+    tree, check = await studio.host.jobs.tree(summary.id), studio.checks.latest_of(summary.id)
     return JobState(summary, tuple(bars_of(summary, tree)), "" if step is None else as_sentence(step), check)
 
 
