@@ -1,4 +1,4 @@
-"""Why each call of a step was allowed or not: the decision, the rule, the grant, and who approved it. Pure."""
+"""Reasons why each call of a step was allowed or not: the decision, the rule, the grant, and who approved it. Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _PROMISES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckOutcome:
     """The outcome of one kind of check."""
 
     name: str  # `verify` or `replay`
@@ -58,7 +58,7 @@ class Check:
 
     at: int  # milliseconds since 1970
     updated_at: int  # `updated_at` of the Job when the check began
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckOutcome, ...]
 
     def is_current(self, summary: JobSummary) -> bool:
         """Return whether the Job has not changed since."""
@@ -72,7 +72,7 @@ class Checks:
     _latest: dict[str, Check] = field(default_factory=dict[str, Check])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def latest(self, job_id: str) -> Check | None:
+    def latest_of(self, job_id: str) -> Check | None:
         """Return the latest check; None without one."""
         return self._latest.get(job_id)
 
@@ -89,8 +89,8 @@ class Checks:
             return check
 
 
-async def _finding(name: str, work: Awaitable[Report]) -> Finding:
+async def _finding(name: str, work: Awaitable[Report]) -> CheckOutcome:
     try:
-        return Finding(name, await work)
+        return CheckOutcome(name, await work)
     except PerstackError as error:
-        return Finding(name, None, str(error))
+        return CheckOutcome(name, None, str(error))

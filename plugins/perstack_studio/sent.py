@@ -1,4 +1,4 @@
-"""What a model was sent in one generation: rebuilt from the log by the same fold, and compared with its digest."""
+"""Rebuild what a model was sent in one generation from the log, by the same fold, and compare it with its digest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SentMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTool:
+class SentTool:
     """A tool as the model saw it."""
 
     name: str
@@ -62,7 +62,7 @@ class SentRequest:
     messages: tuple[SentMessage, ...]  # those up to the page's end, at most `MAX_MESSAGES`
     total: int  # messages of the whole request
     gone: tuple[SentMessage, ...]  # messages that the request before had, and this one has not, or only shortened
-    tools: tuple[OfferedTool, ...]
+    tools: tuple[SentTool, ...]
     tools_problem: str
     final: bool
     check: str  # how the request compares with the digest that was recorded when it was sent
@@ -95,7 +95,7 @@ def _request(
     run: Run,
     event: StartGeneration,
     earlier_run: Run | None,
-    tools: tuple[OfferedTool, ...],
+    tools: tuple[SentTool, ...],
     problem: str,
     until: int | None,
 ) -> SentRequest:
@@ -112,7 +112,7 @@ def _request(
         guidance=run.guidance,
         messages=tuple(_message(run, index, known) for index in range(max(0, end - MAX_MESSAGES), end)),
         total=total,
-        gone=tuple(_shown(message, 0) for message in gone[-MAX_MESSAGES:]),
+        gone=tuple(_sent_message(message, 0) for message in gone[-MAX_MESSAGES:]),
         tools=tools,
         tools_problem=problem,
         final=event.final,
@@ -142,10 +142,10 @@ def _origin(place: str) -> tuple[str, int]:
 def _message(run: Run, index: int, known: int) -> SentMessage:
     run_id, seq = _origin(run.messages.place(index))
     is_new = run_id == run.id and seq > known
-    return replace(_shown(run.messages[index], index + 1), run_id=run_id, seq=seq, is_new=is_new)
+    return replace(_sent_message(run.messages[index], index + 1), run_id=run_id, seq=seq, is_new=is_new)
 
 
-def _shown(message: AnyMessage, number: int) -> SentMessage:
+def _sent_message(message: AnyMessage, number: int) -> SentMessage:
     match message:
         case UserMessage():
             contents = message.contents
@@ -164,7 +164,7 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_PART_CHARS]} … {count(len(text) - MAX_PART_CHARS, 'more character')}: see its event"
 
 
-async def _tools(studio: Studio, job_id: str, event: StartGeneration, run: Run) -> tuple[tuple[OfferedTool, ...], str]:
+async def _tools(studio: Studio, job_id: str, event: StartGeneration, run: Run) -> tuple[tuple[SentTool, ...], str]:
     """Return the offered tools, or why they cannot be shown."""
     name = tools_blob(event.tools_digest or "")
     if name is None:
@@ -179,9 +179,9 @@ async def _tools(studio: Studio, job_id: str, event: StartGeneration, run: Run) 
     ), ""
 
 
-def _tool(tool: JsonObject, left_out: frozenset[str]) -> OfferedTool:
+def _tool(tool: JsonObject, left_out: frozenset[str]) -> SentTool:
     name, schema = str(tool.get("name")), tool.get("inputSchema")
     size = len(json.dumps(tool, ensure_ascii=False).encode(errors="replace"))
-    return OfferedTool(
+    return SentTool(
         name, str(tool.get("description")), schema if isinstance(schema, dict) else {}, size, name in left_out
     )

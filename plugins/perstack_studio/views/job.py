@@ -63,7 +63,7 @@ class JobState:
 
 async def state_of(studio: Studio, summary: JobSummary) -> JobState:
     """Return what the page of a Job shows. Raises StorageError."""
-    return JobState.of(summary, await studio.host.jobs.tree_of(summary), studio.checks.latest(summary.id))
+    return JobState.of(summary, await studio.host.jobs.tree_of(summary), studio.checks.latest_of(summary.id))
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:

@@ -34,7 +34,7 @@ def pages() -> Iterable[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class ListedEvent:
     """An event in a page of the log."""
 
     run_id: str
@@ -47,7 +47,7 @@ class LogLine:
 class LogPage:
     """A page of the log: the events from `first` (counted from 0) up to `last`, of `total` that are selected."""
 
-    lines: tuple[LogLine, ...]
+    lines: tuple[ListedEvent, ...]
     first: int
     last: int
     total: int
@@ -143,7 +143,7 @@ async def _selected(
                 break
             await asyncio.sleep(0)
         logs.append(log)
-    entries = await asyncio.to_thread(_fitting, logs, condition)
+    entries = await asyncio.to_thread(_select_entries, logs, condition)
     last = len(entries) if until is None else min(until, len(entries))
     first = max(0, last - PAGE_SIZE)
     note = "" if room > 0 else f"Only the first {MAX_EVENTS:,} events were read: choose a Run."
@@ -151,19 +151,19 @@ async def _selected(
     return LogPage(_lines(summary, entries[first:last], {}), first, last, len(entries), damage_texts, note)
 
 
-def _fitting(logs: list[RunLog], condition: Condition | None) -> list[LogEntry]:
+def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[LogEntry]:
     entries = in_order(logs)
     return entries if condition is None else [entry for entry in entries if fits(entry, condition)]
 
 
-def _lines(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[LogLine, ...]:
+def _lines(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[ListedEvent, ...]:
     labels = {run.id: run_label(run.expert_key, run.id) for run in summary.runs}
-    lines: list[LogLine] = []
+    lines: list[ListedEvent] = []
     for entry in entries:
         run_id = entry.log.run_id
         stored = StoredEntry(offsets.get(run_id, 0) + entry.place + 1, entry)
         rows = tuple(row._replace(text=_cut(row.text)) for row in rows_at(stored))
-        lines.append(LogLine(run_id, labels.get(run_id, run_id), stored, rows))
+        lines.append(ListedEvent(run_id, labels.get(run_id, run_id), stored, rows))
     return tuple(lines)
 
 

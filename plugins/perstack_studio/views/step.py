@@ -48,8 +48,8 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What the page of a step shows, apart from the request."""
+class StepView:
+    """A step as its page shows it, apart from the request."""
 
     lines: StepLines
     start: events.StartRun | None  # None if the first event cannot be read
@@ -76,7 +76,7 @@ def _event_row(stored: StoredEntry) -> EventRow:
     return EventRow(stored, rows_at(stored), sealed.digest, sealed.hash)
 
 
-async def step_of(run_lines: RunLines, number: int) -> Step:
+async def step_of(run_lines: RunLines, number: int) -> StepView:
     """Return a step. Raises NotFound, and Damaged if the log is damaged before it."""
     lines = await run_lines.step(number)
     first = await run_lines.read(0, 1)
@@ -86,7 +86,7 @@ async def step_of(run_lines: RunLines, number: int) -> Step:
     for seq, event in parsed:
         folded.apply(seq, event)
     checkpoints = [event for _, event in parsed if event.type in CHECKPOINT_TYPES and checkpoint_at(event)]
-    return Step(
+    return StepView(
         lines,
         start if isinstance(start, events.StartRun) else None,
         tuple(folded.entries),
@@ -137,7 +137,7 @@ def _is_coordinator(run_summary: RunSummary) -> bool:
     return run_summary.delegated_by is None
 
 
-def _chosen_generation(request: Request, step: Step) -> int:
+def _chosen_generation(request: Request, step: StepView) -> int:
     """Return the place of the generation to show: by default that of the last one of the step; 0 without any."""
     places = [seq for seq, _ in step.generations]
     text = request.query_params.get("generation", "")
@@ -145,7 +145,7 @@ def _chosen_generation(request: Request, step: Step) -> int:
 
 
 async def _sent(
-    request: Request, studio: Studio, job_id: str, step: Step, chosen: int
+    request: Request, studio: Studio, job_id: str, step: StepView, chosen: int
 ) -> tuple[SentRequest | None, str]:
     """Return the request, or why it is not shown."""
     event = dict(step.generations).get(chosen)
@@ -163,7 +163,7 @@ async def _sent(
         return None, f"it cannot be rebuilt from the log: {error}"
 
 
-def _event_before(step: Step, seq: int) -> str | None:
+def _event_before(step: StepView, seq: int) -> str | None:
     """Return the id of the event before a place of which the state can be asked for; None without one."""
     before = [item.event for item in step.lines.entries if item.seq < seq]
     found = next((event for event in reversed(before) if event is not None and event.type != "resumeRun"), None)
@@ -173,7 +173,7 @@ def _event_before(step: Step, seq: int) -> str | None:
 # What can be started from here.
 
 
-async def _posted(request: Request) -> tuple[Studio, dict[str, str], RunSummary, Step]:
+async def _posted(request: Request) -> tuple[Studio, dict[str, str], RunSummary, StepView]:
     studio, fields = studio_of(request), await form_of(request)
     job_id, run_id = request.path_params["job"], request.path_params["run"]
     await studio.served_project.refresh()
