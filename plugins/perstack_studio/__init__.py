@@ -14,7 +14,7 @@ another host, and no page has inline code (`access.HEADERS`).
   by the fold that sent it, and `call_reasons` says why its calls ran. `checks` keeps the reports of verification.
 - `words` has the filters: text of a model, tool, file or name is never markup. Markdown is rendered without HTML, and a
   link shows its address and leads nowhere.
-- `plots` draws SVG.
+- `costs` adds up what Jobs spent; `plots` turns numbers into places, and the macro in `plots.html` draws them as SVG.
 
 A new page is a module in `views`, a template of its name, and a row in `app.PAGES`.
 """

@@ -1,4 +1,4 @@
-"""What was spent: summaries of Jobs, added up by day, Expert, model and label, and one Job's spending over time.
+"""Spending: summaries of Jobs, added up by day, Expert, model and label, and one Job's spending over time.
 
 A Run counts on the day, in this machine's time zone, on which it began. Everything is from the summaries alone.
 """
@@ -57,7 +57,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was spent in a period."""
+    """Spending of a period."""
 
     total: Amounts = field(default_factory=Amounts)
     days: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # ascending, also those without a Run
@@ -164,7 +164,7 @@ def _cumulated(runs: Sequence[RunSummary], measure: Callable[[Usage], float]) ->
     ]
 
 
-def remaining(summary: JobSummary) -> list[str]:
+def remaining_budget(summary: JobSummary) -> list[str]:
     """Return what is left of each budget of a Job, as text."""
     budget, assumed = summary.budget, summary.assumed
     if budget is None:

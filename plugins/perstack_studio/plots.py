@@ -19,7 +19,7 @@ Tick = tuple[float, str]  # place and text of a label
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PlotBar:
     """A bar that stands on the lower edge."""
 
     x: float
@@ -35,7 +35,7 @@ class Plot:
     title: str
     rows: tuple[Tick, ...]
     columns: tuple[Tick, ...]
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[PlotBar, ...] = ()
     segments: tuple[tuple[float, float, float, float], ...] = ()  # each from x, y to x, y
     marks: tuple[tuple[float, float, str, bool], ...] = ()  # each with x, y, title, and True for the best
     limit: float | None = None  # place of a line that is not to be crossed; None without one
@@ -60,7 +60,7 @@ def bar_plot(title: str, values: Sequence[tuple[str, float]], text: Callable[[fl
     ticks = round_ticks(0, max((value for _, value in values), default=0))
     slot = 100 / max(1, len(values))
     bars = tuple(
-        Bar(slot * (index + 0.1), slot * 0.8, max(_MIN_BAR, HEIGHT * value / ticks[-1]), f"{name}: {text(value)}")
+        PlotBar(slot * (index + 0.1), slot * 0.8, max(_MIN_BAR, HEIGHT * value / ticks[-1]), f"{name}: {text(value)}")
         for index, (name, value) in enumerate(values)
         if value > 0
     )

@@ -1,4 +1,4 @@
-"""What Jobs have cost: by day, Expert, model and label, in a period."""
+"""Costs of Jobs by day, Expert, model and label, in a period."""
 
 from __future__ import annotations
 

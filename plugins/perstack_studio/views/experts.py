@@ -47,7 +47,7 @@ def pages() -> Iterable[BaseRoute]:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What `perstack validate` says of the definition file as it is on disk now."""
+    """Findings of `perstack validate` on the definition file as it is on disk now."""
 
     problems: tuple[Problem, ...] = ()
     tests: tuple[WrittenTest, ...] = ()
@@ -86,7 +86,7 @@ class SkillTools:
 
 @dataclass(frozen=True, slots=True)
 class ExpertState:
-    """What the page of an Expert shows."""
+    """Content of the page of an Expert."""
 
     expert: Expert
     models: tuple[str, ...]
@@ -178,7 +178,7 @@ def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
 def _toolsets(setup: HostSetup, expert: Expert) -> Iterator[SkillTools]:
     for skill in with_base(expert.skills):
         yield _toolset(setup, skill)
-    delegates = [_known(offered.spec) for offered in delegate_tools(expert, setup.project.experts)]
+    delegates = [_known_tool(offered.spec) for offered in delegate_tools(expert, setup.project.experts)]
     if delegates:
         yield SkillTools("delegates", "the Experts that it may call", tuple(delegates))
     if expert.provider_tools:
@@ -190,21 +190,21 @@ def _toolset(setup: HostSetup, skill: Skill) -> SkillTools:
         specs, source = tools_of_skill(setup.plugins.skills, skill), "always the same"
         if specs is None:
             locked, source = setup.lock().toolset_of(skill), "as perstack.lock has them"
-            specs = None if locked is None else tuple(_picked(locked.specs, skill))
+            specs = None if locked is None else tuple(_picked_specs(locked.specs, skill))
     except PerstackError as error:
         return SkillTools(skill.name, str(error))
     if specs is None:
         return SkillTools(skill.name, "known only when its server is started, or after `perstack install`")
-    return SkillTools(skill.name, source, tuple(map(_known, specs)))
+    return SkillTools(skill.name, source, tuple(map(_known_tool, specs)))
 
 
-def _picked(specs: Iterable[ToolSpec], skill: Skill) -> Iterator[ToolSpec]:
+def _picked_specs(specs: Iterable[ToolSpec], skill: Skill) -> Iterator[ToolSpec]:
     for spec in specs:
         if is_picked(spec.name, skill.pick, skill.omit):
             yield spec.model_copy(update={"name": legal_tool_name(spec.name)})
 
 
-def _known(spec: ToolSpec) -> KnownTool:
+def _known_tool(spec: ToolSpec) -> KnownTool:
     return KnownTool(spec, json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -237,7 +237,7 @@ async def _show_experts(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class NotInUse:
-    """Why the definition on disk is not in use; empty if it is."""
+    """Reason why the definition on disk is not in use; empty if it is."""
 
     note: str
     change: tuple[str, ...]  # what a changed definition would execute or reach that nobody has agreed to

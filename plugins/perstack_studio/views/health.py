@@ -1,4 +1,4 @@
-"""What runs without a person: schedules, tasks, iterations, workers and their queue, the storage, and trust.
+"""State of what runs without a person: schedules, tasks, iterations, workers and their queue, the storage, and trust.
 
 Each section is read alone: one whose source fails has the reason in place of its content.
 """
@@ -72,7 +72,7 @@ class ListedSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueState:
     """Workers, the load of their queue, and who drives what."""
 
     location: str  # of the dispatcher; empty without one
@@ -157,7 +157,7 @@ def score_plot(series: SeriesState) -> Plot | None:
     )
 
 
-async def _queue(studio: Studio) -> Queue:
+async def _queue(studio: Studio) -> QueueState:
     host = studio.host
     dispatcher = host.dispatcher
     listed = await studio.served_project.page_of_jobs(limit=MAX_LISTED)
@@ -166,9 +166,9 @@ async def _queue(studio: Studio) -> Queue:
     holders = ["" if lease is None else lease.holder for lease in leases]
     drivers = tuple(zip(running, holders, strict=True))
     if dispatcher is None:
-        return Queue("", (), None, drivers, len(listed.jobs))
+        return QueueState("", (), None, drivers, len(listed.jobs))
     workers, load = await dispatcher.workers(), await dispatcher.load()
-    return Queue(dispatcher.location, tuple(workers), load, drivers, len(listed.jobs))
+    return QueueState(dispatcher.location, tuple(workers), load, drivers, len(listed.jobs))
 
 
 async def _storage(studio: Studio) -> tuple[str, int | None, list[tuple[str, str]]]:

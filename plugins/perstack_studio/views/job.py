@@ -15,7 +15,7 @@ from perstack.doors.shared.next_step_phrases import as_sentence
 from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.errors import UsageError
 from perstack_studio.checks import Check
-from perstack_studio.costs import remaining, spending_plots
+from perstack_studio.costs import remaining_budget, spending_plots
 from perstack_studio.live import EventStream, event_of
 from perstack_studio.plots import Plot
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
@@ -56,7 +56,7 @@ class JobState:
             tuple(bars_of(summary, tree)),
             "" if step is None else as_sentence(step),
             tuple(spending_plots(summary)),
-            tuple(remaining(summary)),
+            tuple(remaining_budget(summary)),
             check,
         )
 

@@ -10,7 +10,7 @@ from terminal import Terminal, reply
 from perstack.core.base.usage import ModelShare, Usage
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack_studio.costs import MAX_ROWS, costs_of, dollars, number, remaining, spending_plots
+from perstack_studio.costs import MAX_ROWS, costs_of, dollars, number, remaining_budget, spending_plots
 
 DAY = 86_400_000
 NOW = 20_000 * DAY
@@ -92,12 +92,12 @@ def test_the_spending_of_a_job_rises_to_its_sum_below_its_budget() -> None:
 
     assert cost.segments[-1][3] > cost.limit  # type: ignore[operator]  # the limit is above, so nearer to the top
     assert tokens.limit == 0
-    assert remaining(summary) == ["$0.5000 of $2", "600 of 1,000 tokens"]
+    assert remaining_budget(summary) == ["$0.5000 of $2", "600 of 1,000 tokens"]
 
 
 def test_a_job_that_used_nothing_has_no_plots() -> None:
     assert spending_plots(job(run(1, NOW, 0, None))) == []
-    assert remaining(job()) == []
+    assert remaining_budget(job()) == []
 
 
 def test_numbers_of_an_axis_are_short() -> None:

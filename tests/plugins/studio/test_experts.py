@@ -147,3 +147,21 @@ def test_a_broken_definition_is_shown_and_the_last_valid_one_is_used(terminal: T
         server.process.terminate()
         assert server.process.stderr is not None
         assert "until that is fixed" in server.process.stderr.read()
+
+
+def test_a_change_that_nobody_agreed_to_is_shown_and_not_used(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("Done.")])
+    path = terminal.workspace / "perstack.toml"
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        path.write_text(path.read_text().replace("no-such-program", "other-<b>program"))
+        listed, health = visitor.get("/experts"), visitor.get("/health")
+        helper = visitor.get("/experts/helper")
+        server.close()
+        server.process.terminate()
+        assert server.process.stderr is not None
+        assert "Until a person agrees" in server.process.stderr.read()
+
+    assert "other-&lt;b&gt;program" in listed
+    assert "Until a person agrees" in health
+    assert "&#34;no-such-program&#34;" in helper

@@ -74,6 +74,29 @@ def test_a_damaged_task_does_not_hide_the_other_sections(terminal: Terminal) -> 
     assert "the state is your own" in page
 
 
+def test_a_storage_that_is_gone_is_said_in_each_section_in_one_line(terminal: Terminal) -> None:
+    terminal.project(SCHEDULE, lead=[reply("Done.")])
+    assert terminal.run("run", "lead", "Go", "--provider", "scripted").code == 0
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        state = terminal.workspace / "perstack"
+        state.rename(terminal.workspace / "gone")
+        state.write_text("")
+        page = visitor.get("/health")
+        costs = visitor.get("/costs", 500)
+        experts = visitor.get("/experts")
+        state.unlink()
+        (terminal.workspace / "gone").rename(state)
+        again = visitor.get("/health")
+
+    assert page.count("in place of a directory of this storage") >= 4
+    assert "You have agreed to all" in page
+    assert "in place of a directory" in costs
+    assert "Traceback" not in page + costs
+    assert 'href="/experts/lead"' in experts
+    assert "cannot be read" not in again
+
+
 def test_a_queue_and_its_missing_workers_are_shown(terminal: Terminal) -> None:
     terminal.project(f'{SCHEDULE}[workers]\ndispatcher = "memory:jobs"\n', lead=[reply("Done.")])
     terminal.env["PERSTACK_PLUGINS"] += ",memory_workers"
