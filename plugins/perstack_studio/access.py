@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perstack.dataclass import dataclass
+from perstack.doors.shared.http_connections import connection_of
 from perstack.system.clock import Clock
 
 LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
@@ -131,8 +132,25 @@ class AccessMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+        refusal, connection = self._refusal(scope), connection_of(scope)
+        if refusal is not None or connection is None:
+            await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
+            return
+        if self._access.admits(Headers(scope=scope)):
+            connection.set_authenticated()
+
+        async def receive_in_time() -> Message:
+            message = await receive()
+            if not message.get("more_body", False):
+                connection.stop_deadline()
+            return message
+
+        if scope["method"] in ("GET", "HEAD"):
+            connection.stop_deadline()  # the request is complete, and a stream lasts for hours
+        try:
+            await self._app(scope, receive_in_time, send_with_headers)
+        finally:
+            connection.restart_deadline()
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
