@@ -292,7 +292,10 @@ def _find(connection: sqlite3.Connection, query: str) -> list[Found]:
         " FROM texts JOIN places ON id = texts.rowid WHERE texts MATCH ? ORDER BY rank LIMIT ?",
         (_OPEN, _CLOSE, query, RESULTS),
     )
-    return [Found(*row[:6], _parts(row[6])) for row in rows]
+    return [
+        Found(job_id, run_id, seq, step, at, event_type, _parts(snippet))
+        for job_id, run_id, seq, step, at, event_type, snippet in rows
+    ]
 
 
 def _parts(snippet: str) -> tuple[tuple[bool, str], ...]:

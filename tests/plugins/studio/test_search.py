@@ -90,10 +90,10 @@ def test_a_redaction_removes_the_users_index_at_once(terminal: Terminal) -> None
     assert "<mark>Hunter2secret</mark>" in found
     (index,) = Path(terminal.env["XDG_CACHE_HOME"]).rglob("search/*.db")
     assert b"unter2secret" in index.read_bytes()
-    match = re.search(r"/jobs/([^/]+)/runs/([^?]+)\?at=(\d+)", found)
+    match = re.search(r"/runs/([^?]+)\?at=(\d+)\">[^<]*</a> · finishGeneration", found)
     assert match is not None
 
-    result = terminal.run("redact", f"{match[2]}-{match[3]}", "--reason", "a secret")
+    result = terminal.run("redact", f"{match[1]}-{match[2]}", "reply", "--reason", "a secret")
 
     assert result.code == 0, result.err
     assert not index.exists()
