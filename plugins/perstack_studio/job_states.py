@@ -44,26 +44,28 @@ class _Folded:
 class JobStates:
     """The states of running Jobs that pages show. The Jobs that were not looked at for the longest time are dropped."""
 
-    def __init__(self, project: ServedProject) -> None:
-        self._project = project
+    def __init__(self, served_project: ServedProject) -> None:
+        self._served_project = served_project
         self._folded: OrderedDict[str, _Folded] = OrderedDict()
 
     async def current(self, job_id: str) -> JobSummary:
         """Return a Job as its logs have it. Raises NotFound, Damaged and StorageError."""
         stored = await self._stored(job_id)
         if stored is None or _is_at_rest(stored):
-            return await self._project.job(job_id) if stored is None else stored
+            return await self._served_project.job(job_id) if stored is None else stored
         return await self._fold(job_id)
 
     async def shown(self, job_id: str) -> JobSummary:
         """Return a Job for a page that must appear at once: of a long one that is driven, its last written summary."""
         stored = await self._stored(job_id)
         if stored is None or _is_at_rest(stored):
-            return await self._project.job(job_id) if stored is None else stored
+            return await self._served_project.job(job_id) if stored is None else stored
         known = self._folded.get(job_id)
         new_events = sum(run.head_seq for run in stored.runs) - (0 if known is None else known.events)
         is_long = new_events > SHORT_LOG
-        if is_long and (stored.asking is not None or await self._project.host.storage.lease_info(job_id) is not None):
+        if is_long and (
+            stored.asking is not None or await self._served_project.host.storage.lease_info(job_id) is not None
+        ):
             return stored
         return await self._fold(job_id)
 
@@ -82,14 +84,14 @@ class JobStates:
         except NotFound:
             return None
         except PerstackError:
-            return await self._project.host.jobs.row(job_id)
+            return await self._served_project.host.jobs.row(job_id)
 
     async def _stored(self, job_id: str) -> JobSummary | None:
         """Return job.json; None if the Host must derive the summary, or may not show it here."""
-        stored = await read_summary(self._project.host.storage, job_id, JobSummary)
+        stored = await read_summary(self._served_project.host.storage, job_id, JobSummary)
         if stored is None or stored.id != job_id or stored.status == "queued":
             return None
-        return stored if self._project.definitions.offers(stored.expert_key) else None
+        return stored if self._served_project.definitions.offers(stored.expert_key) else None
 
     async def _fold(self, job_id: str) -> JobSummary:
         folded = self._folded.setdefault(job_id, _Folded())
@@ -105,13 +107,15 @@ class JobStates:
                 job.update(loaded.state)
         self._drop_old()
         if not job.coordinators:
-            return await self._project.job(job_id)  # which says what is wrong
-        is_driven = await self._project.host.storage.lease_info(job_id) is not None
-        return summarize(job, is_driven=is_driven)
+            return await self._served_project.job(job_id)  # which says what is wrong
+        return summarize(job, is_driven=await self._is_driven(job_id))
+
+    async def _is_driven(self, job_id: str) -> bool:
+        return await self._served_project.host.storage.lease_info(job_id) is not None
 
     async def _catch_up(self, job_id: str, folded: _Folded) -> None:
         """Fold what was appended. After a redaction, or if the logs are others, fold everything again."""
-        storage = self._project.host.storage
+        storage = self._served_project.host.storage
         for run_id in await run_ids(storage, job_id):
             ref, since = RunRef(job_id, run_id), folded.runs.get(run_id)
             if since is not None:
@@ -140,6 +144,6 @@ class JobStates:
             total -= oldest.events
 
 
-def _is_at_rest(stored: JobSummary) -> bool:
+def _is_at_rest(summary: JobSummary) -> bool:
     """Return whether job.json is all there is to know: an open question is derived from the logs."""
-    return stored.status != "running" and stored.asking is None
+    return summary.status != "running" and summary.asking is None
