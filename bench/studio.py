@@ -212,12 +212,12 @@ def bench_live(folder: Path) -> None:
                 job = run.rpartition("-")[0]
                 path = f"/jobs/{job}/events" if number % 2 else f"/jobs/{job}/runs/{run}/events"
                 with suppress(httpx.HTTPError), client.stream("GET", path, timeout=None) as stream:
+                    assert stream.status_code == 200, stream.read()
                     for line in stream.iter_lines():
                         counts[number] += line.startswith("event:")
                         if stop.is_set():
                             return
 
-            client._transport._pool._max_connections = VIEWERS + 10  # type: ignore[attr-defined]
             with ThreadPoolExecutor(VIEWERS) as pool:
                 viewers = [pool.submit(view, number) for number in range(VIEWERS)]
                 time.sleep(8)  # the first fold of each Job is not what lasts
@@ -230,7 +230,8 @@ def bench_live(folder: Path) -> None:
                 stop.set()
                 driver.terminate()
                 process.terminate()
-                assert len(viewers) == VIEWERS
+                for viewer in viewers:
+                    viewer.result()
     finally:
         driver.kill()
         driver.wait()

@@ -148,8 +148,10 @@ class AccessMiddleware:
         connection.set_authenticated()
         if scope["method"] in ("GET", "HEAD"):
             connection.stop_deadline()
-        await self._app(scope, receive_in_time, send_with_headers)
-        connection.restart_deadline()
+        try:
+            await self._app(scope, receive_in_time, send_with_headers)
+        finally:
+            connection.restart_deadline()
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)

@@ -110,7 +110,7 @@ def _short(entry: Entry, limit: int) -> Entry:
     )
 
 
-def _short_call(call: CallEntry, limit: int) -> CallEntry:
+def _short_call(call_entry: CallEntry, limit: int) -> CallEntry:
     def short(value: JsonValue) -> JsonValue:
         match value:
             case str():
@@ -126,15 +126,17 @@ def _short_call(call: CallEntry, limit: int) -> CallEntry:
         return None if value is None else {_cut(key, limit): short(item) for key, item in value.items()}
 
     lines = max(3, limit // 40)
-    diff = call.diff[:lines] + ((f" … {len(call.diff) - lines:,} more lines",) if len(call.diff) > lines else ())
+    diff = call_entry.diff[:lines] + (
+        (f" … {len(call_entry.diff) - lines:,} more lines",) if len(call_entry.diff) > lines else ()
+    )
     return replace(
-        call,
-        args=args(call.args),
-        changed_args=args(call.changed_args),
-        raw_args=_cut(call.raw_args, limit),
-        result=_cut(call.result, limit),
-        decision=_cut(call.decision, limit),
-        problem=_cut(call.problem, limit),
+        call_entry,
+        args=args(call_entry.args),
+        changed_args=args(call_entry.changed_args),
+        raw_args=_cut(call_entry.raw_args, limit),
+        result=_cut(call_entry.result, limit),
+        decision=_cut(call_entry.decision, limit),
+        problem=_cut(call_entry.problem, limit),
         diff=tuple(_cut(line, limit) for line in diff),
     )
 

@@ -25,6 +25,7 @@ from perstack.errors import NotFound, PerstackError
 from perstack.ports.storage import RunRef
 
 MAX_KEPT_EVENTS = 200_000  # events whose states are kept, over all Jobs
+_ROWS_PER_TURN = 50  # rows of a list that are read before other tasks of the event loop run
 SHORT_LOG = 500  # events that a request folds before its page is shown
 
 
@@ -43,30 +44,39 @@ class _Folded:
 class JobStates:
     """The states of running Jobs that pages show. The Jobs that were not looked at for the longest time are dropped."""
 
-    def __init__(self, project: ServedProject) -> None:
-        self._project = project
+    def __init__(self, served_project: ServedProject) -> None:
+        self._served_project = served_project
         self._folded: OrderedDict[str, _Folded] = OrderedDict()
 
     async def current(self, job_id: str) -> JobSummary:
         """Return a Job as its logs have it. Raises NotFound, Damaged and StorageError."""
         stored = await self._stored(job_id)
-        return await self._project.job(job_id) if stored is None else await self._fold(job_id)
+        if stored is None or _is_at_rest(stored):
+            return await self._served_project.job(job_id) if stored is None else stored
+        return await self._fold(job_id)
 
     async def shown(self, job_id: str) -> JobSummary:
         """Return a Job for a page that must appear at once: of a long one that is driven, its last written summary."""
         stored = await self._stored(job_id)
-        if stored is None:
-            return await self._project.job(job_id)
+        if stored is None or _is_at_rest(stored):
+            return await self._served_project.job(job_id) if stored is None else stored
         known = self._folded.get(job_id)
         new_events = sum(run.head_seq for run in stored.runs) - (0 if known is None else known.events)
         is_long = new_events > SHORT_LOG
-        if is_long and (stored.asking is not None or await self._project.host.storage.lease_info(job_id) is not None):
+        if is_long and (
+            stored.asking is not None or await self._served_project.host.storage.lease_info(job_id) is not None
+        ):
             return stored
         return await self._fold(job_id)
 
     async def rows(self, job_ids: Sequence[str]) -> list[JobSummary]:
         """Return the Jobs of a list that can be shown here: a damaged one as the Host lists it, no deleted one."""
-        return [summary for job_id in job_ids if (summary := await self._row(job_id)) is not None]
+        rows: list[JobSummary] = []
+        for number, job_id in enumerate(job_ids):
+            rows += filter(None, [await self._row(job_id)])
+            if number % _ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)  # let other tasks run
+        return rows
 
     async def _row(self, job_id: str) -> JobSummary | None:
         try:
@@ -74,14 +84,14 @@ class JobStates:
         except NotFound:
             return None
         except PerstackError:
-            return await self._project.host.jobs.row(job_id)
+            return await self._served_project.host.jobs.row(job_id)
 
     async def _stored(self, job_id: str) -> JobSummary | None:
-        """Return job.json of a Job that runs or asks; None if the Host's summary costs nothing, or must be derived."""
-        stored = await read_summary(self._project.host.storage, job_id, JobSummary)
-        if stored is None or stored.id != job_id or (stored.status != "running" and stored.asking is None):
+        """Return job.json; None if the Host must derive the summary, or may not show it here."""
+        stored = await read_summary(self._served_project.host.storage, job_id, JobSummary)
+        if stored is None or stored.id != job_id or stored.status == "queued":
             return None
-        return stored if self._project.definitions.offers(stored.expert_key) else None
+        return stored if self._served_project.definitions.offers(stored.expert_key) else None
 
     async def _fold(self, job_id: str) -> JobSummary:
         folded = self._folded.setdefault(job_id, _Folded())
@@ -97,13 +107,15 @@ class JobStates:
                 job.update(loaded.state)
         self._drop_old()
         if not job.coordinators:
-            return await self._project.job(job_id)  # which says what is wrong
-        is_driven = await self._project.host.storage.lease_info(job_id) is not None
-        return summarize(job, is_driven=is_driven)
+            return await self._served_project.job(job_id)  # which says what is wrong
+        return summarize(job, is_driven=await self._is_driven(job_id))
+
+    async def _is_driven(self, job_id: str) -> bool:
+        return await self._served_project.host.storage.lease_info(job_id) is not None
 
     async def _catch_up(self, job_id: str, folded: _Folded) -> None:
         """Fold what was appended. After a redaction, or if the logs are others, fold everything again."""
-        storage = self._project.host.storage
+        storage = self._served_project.host.storage
         for run_id in await run_ids(storage, job_id):
             ref, since = RunRef(job_id, run_id), folded.runs.get(run_id)
             if since is not None:
@@ -130,3 +142,8 @@ class JobStates:
         while total > MAX_KEPT_EVENTS and len(self._folded) > 1:
             _, oldest = self._folded.popitem(last=False)
             total -= oldest.events
+
+
+def _is_at_rest(summary: JobSummary) -> bool:
+    """Return whether job.json is all there is to know: an open question is derived from the logs."""
+    return summary.status != "running" and summary.asking is None

@@ -8,7 +8,7 @@ nothing and sees nothing twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 
 from starlette.responses import StreamingResponse
@@ -87,7 +87,7 @@ class Feeds:
         return self._listeners >= _MAX_STREAMS
 
     @contextmanager
-    def feed(self, job_id: str) -> Iterator[Feed]:
+    def feed(self, job_id: str) -> Generator[Feed]:
         """Yield the feed of a Job, which is read for as long as it is used."""
         feed = self._feeds.setdefault(job_id, Feed())
         feed.listeners += 1

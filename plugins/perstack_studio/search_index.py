@@ -293,8 +293,8 @@ def _find(connection: sqlite3.Connection, query: str) -> list[Found]:
         (_OPEN, _CLOSE, query, RESULTS),
     )
     return [
-        Found(job_id, run_id, seq, step, at, kind, _parts(snippet))
-        for job_id, run_id, seq, step, at, kind, snippet in rows
+        Found(job_id, run_id, seq, step, at, event_type, _parts(snippet))
+        for job_id, run_id, seq, step, at, event_type, snippet in rows
     ]
 
 

@@ -61,9 +61,9 @@ class OpenQuestionCount:
                 self._due = max(self._due, began + self._cost_s * _REST_PER_COST)
 
 
-async def count_questions(project: ServedProject) -> int | None:
+async def count_questions(served_project: ServedProject) -> int | None:
     """Return the number of questions by the stored summaries of Jobs; None if the storage cannot be read."""
-    host = project.host
+    host = served_project.host
     try:
         summaries = await host.storage.summaries()
         asking = await asyncio.to_thread(_asking, summaries)
@@ -72,7 +72,7 @@ async def count_questions(project: ServedProject) -> int | None:
         of_tasks = (*await waiting_tasks(host.tasks), *await damaged_tasks(host.tasks))
     except PerstackError:
         return None  # the page itself says what is wrong with the storage
-    return asking + len(of_jobs) + sum(not project.definitions.hides(item.who) for item in of_tasks)
+    return asking + len(of_jobs) + sum(not served_project.definitions.hides(item.who) for item in of_tasks)
 
 
 def _asking(summaries: Mapping[str, bytes]) -> int:

@@ -75,21 +75,21 @@ async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
     )
 
 
-async def _jump(request: Request, job_id: str, run: RunSummary) -> Response:
+async def _jump(request: Request, job_id: str, run_summary: RunSummary) -> Response:
     studio = studio_of(request)
     seq: int | None = _number(request, "at", 0)
     if "step" in request.query_params:
         step = _number(request, "step", 0)
-        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run.id), run.head_seq, step)
+        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run_summary.id), run_summary.head_seq, step)
         if seq is None:
-            raise NotFound(f"{run.id} has no step {step}; it has {run.steps}")
-    until = min(max(run.head_seq, 1), (seq or 1) + WINDOW // 2)
+            raise NotFound(f"{run_summary.id} has no step {step}; it has {run_summary.steps}")
+    until = min(max(run_summary.head_seq, 1), (seq or 1) + WINDOW // 2)
     folded, shown_id = Conversation(), ""
-    for line in await _events(studio, RunRef(job_id, run.id), until):
+    for line in await _events(studio, RunRef(job_id, run_summary.id), until):
         changed = folded.apply(line.seq, line.event)
         if line.seq <= (seq or 1) or not shown_id:  # the first event of a step has no entry of its own
             shown_id = changed[0].id if changed else "" if line.seq == seq else shown_id
-    return see_other(f"/jobs/{job_id}/runs/{run.id}?until={until}#{shown_id}")
+    return see_other(f"/jobs/{job_id}/runs/{run_summary.id}?until={until}#{shown_id}")
 
 
 async def window(studio: Studio, job_id: str, run_id: str, until: int) -> tuple[Conversation, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from hosts import Bench, expert, wait_for
@@ -35,9 +37,7 @@ def test_a_job_is_exported_as_one_file(terminal: Terminal) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<style>" in page
     assert not _refers_outside(page)
-    assert "<img" not in page
-    assert "\u202e" not in page
-    assert "<form" not in page
+    assert not re.search("<img|<form|\u202e", page)
 
 
 def test_an_unknown_format_names_all(terminal: Terminal) -> None:
@@ -53,20 +53,9 @@ def test_an_unknown_format_names_all(terminal: Terminal) -> None:
 def test_other_formats_do_not_import_the_studio(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=[reply("Done.")])
     assert terminal.run("run", "lead", "Go", "--provider", "scripted").code == 0
-    program = (
-        "import sys; from perstack.doors.cli.main import main\n"
-        "try: main(['export', '@last', '--format', 'json', '--to', 'job.json'])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in sys.modules if name.startswith(('perstack_studio', 'jinja2', 'starlette'))])"
-    )
-    assert program  # the modules are named in the process itself, below
-    import subprocess
-    import sys
-
-    env = {**terminal.env}
     shown = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "perstack", "export", "@last", "--format", "json"],
-        cwd=terminal.workspace, env=env, capture_output=True, text=True, timeout=60, check=True,
+        cwd=terminal.workspace, env=terminal.env, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert "perstack_studio.html_export" not in shown.stderr
     assert "jinja2" not in shown.stderr
