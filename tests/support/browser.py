@@ -22,7 +22,8 @@ PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 IS_THERE = bool(PROGRAM) and find_spec("playwright") is not None and find_spec("axe_playwright_python") is not None
 
 _REFUSED = re.compile(r"status of (\d+)")
-_OF_ROUTE = re.compile(r"(?<=/)(?:[0-9a-z]{20,}[^/]*|job-[^/]*|\d+)|(?<==)[^&]*")
+_OF_ROUTE = re.compile(r"(?<=/)(jobs|runs|experts|questions|events|steps|blobs)/[^/?]+")
+_OF_QUERY = re.compile(r"=[^&]*")
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def person(browser: Browser, server: StudioServer, **options: Any) -> Iterator[P
         context.add_cookies([{"name": name, "value": value, "url": server.url} for name, value in entering.items()])
         found = Person(server, context)
         yield found
-        assert found.problems == []
+        assert found.problems == [], found.problems
     finally:
         context.close()
 
@@ -117,7 +118,7 @@ def links(page: Page) -> list[str]:
 
 def kind_of(path: str) -> str:
     """Return what addresses of one route have in common."""
-    return _OF_ROUTE.sub("*", path)
+    return _OF_QUERY.sub("=*", _OF_ROUTE.sub(r"\1/*", path))
 
 
 def crawl(visitor: Person, *starts: str) -> Iterator[tuple[str, Page]]:
