@@ -23,9 +23,9 @@ SIZES = ((390, 844), (1280, 800), (1920, 1080))
 
 PROJECT = """
 maxSteps = 40
-[budget]
-maxCostUsd = 2.0
-[models."scripted:default"]
+[prices."scripted/scripted"]
+input = 3.0
+output = 15.0
 [experts.planner]
 description = "Plans a journey, and has it written down"
 instruction = "Plan what the query asks for. Let the writer write it."
@@ -38,7 +38,7 @@ description = "Finds trains"
 instruction = "Find trains."
 [permissions]
 ask = ["writeTextFile"]
-""".replace('[budget]\nmaxCostUsd = 2.0\n[models."scripted:default"]\n', "")
+"""
 
 PLAN = """Two days, by train:
 
