@@ -9,14 +9,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from browser import Person, crawl, kind_of, open_browser, person, picture
 from studio_server import serving_studio
 from terminal import Terminal, reply, trusting
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 KEPT = Path(__file__).parents[2] / "docs" / "pictures" / "studio"
 SIZES = ((390, 844), (1280, 800), (1920, 1080))
@@ -75,13 +71,19 @@ def main(folder: Path | None) -> None:
         terminal = Terminal(Path(temporary) / "journeys")
         terminal.workspace.mkdir()
         terminal.env["PERSTACK_TRUST"] = str(terminal.workspace)
-        with trusting(terminal.workspace), open_browser() as browser, serving_studio(
-            terminal.project(PROJECT, **SCRIPT)
-        ) as server:
+        with (
+            trusting(terminal.workspace),
+            open_browser() as browser,
+            serving_studio(terminal.project(PROJECT, **SCRIPT)) as server,
+        ):
+            plan = terminal.workspace / "trip.md"
+            plan.write_text("# A weekend in Liguria\n\nTo be planned.\n")
+            before = plan.read_bytes()
             for name, query in (("trip", "A weekend in Liguria, by train"), ("hills", "Three days in the hills")):
                 terminal.run("run", "planner", query, "--provider", "scripted", "--job-id", name, "--no-input")
             question = next(one["id"] for one in terminal.run("inbox", "--json").events if one["id"].startswith("trip"))
             terminal.run("answer", question, "yes", "--provider", "scripted")
+            plan.write_bytes(before)  # as it was when the other Job asked
             for scheme in ("light", "dark"):
                 for width, height in SIZES:
                     view = {"width": width, "height": height}
