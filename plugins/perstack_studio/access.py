@@ -1,8 +1,8 @@
 """Who is let in: names, one-time links, cookies, and what a page may load.
 
 A key in a link and the value of a cookie are an expiry, a nonce and a MAC: the studio keeps no list of sessions, so a
-browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for ten
-minutes and once, and none from before the server's start is accepted, since the used ones are only in memory.
+browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for
+ten minutes and once, and none from before the server's start is accepted, since the used ones are only in memory.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ async def _ignore_change() -> None:
 def link_of(serve_options: ServeOptions, access: Access, port: int) -> str:
     """Return a link that works once."""
     path = f"{ENTER}?key={access.key()}"
-    return f"https://{serve_options.public_name}{path}" if serve_options.public_name else serve_options.address.url(path, port=port)
+    if serve_options.public_name:
+        return f"https://{serve_options.public_name}{path}"
+    return serve_options.address.url(path, port=port)
 
 
 @contextmanager
