@@ -57,7 +57,7 @@ class Person:
         page.set_default_timeout(SECONDS * 130)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
-        page.on("console", lambda message: self._on_console(message.type, message.text))
+        page.on("console", lambda message: self._on_console(message.type, message.text, message.location["url"]))
         page.on("response", self._on_response)
         page.on("requestfailed", self._on_failure)
         if path:
@@ -69,9 +69,10 @@ class Person:
         page.goto(self.server.url + path, wait_until="load")
         return page
 
-    def _on_console(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str, url: str) -> None:
         refused = _REFUSED.search(text)
         is_expected = (refused is not None and int(refused[1]) in self.expected) or self.is_server_gone
+        is_expected |= url.endswith("/favicon.ico")  # which a browser asks for beside a text that is no page
         if kind in ("error", "warning") and not is_expected:
             self.problems.append(f"console: {text}")
 

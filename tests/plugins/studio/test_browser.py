@@ -393,7 +393,10 @@ def test_no_page_keeps_out_people_who_see_or_work_otherwise(
     found: list[str] = []
     with person(browser, studio[1], color_scheme=scheme) as me:
         for path, page in crawl(me, "/", "/jobs", "/experts/lead/start"):
-            for one in Axe().run(page).response["violations"]:
+            before = [*me.problems]
+            violations = Axe().run(page).response["violations"]
+            me.problems[:] = before  # axe itself tries inline styles, which the policy refuses
+            for one in violations:
                 nodes = [node["html"][:160] for node in one["nodes"][:3]]
                 found.append(f"{path}: {one['id']}: {one['help']}: {nodes}")
     assert found == []
