@@ -134,7 +134,8 @@ def crawl(visitor: Person, *starts: str) -> Iterator[tuple[str, Page]]:
         if is_download(path):
             continue
         visitor.go(page, path)
-        yield path, page
+        if page.evaluate("document.contentType") == "text/html":
+            yield path, page
         waiting += links(page)
 
 
