@@ -22,7 +22,8 @@ PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 IS_THERE = bool(PROGRAM) and find_spec("playwright") is not None and find_spec("axe_playwright_python") is not None
 
 _REFUSED = re.compile(r"status of (\d+)")
-_OF_ROUTE = re.compile(r"(?<=/)(?:[0-9a-z]{20,}[^/]*|job-[^/]*|\d+)|(?<==)[^&]*")
+_OF_ROUTE = re.compile(r"(?<=/)(jobs|runs|experts|questions|events|steps|blobs)/[^/?]+")
+_OF_QUERY = re.compile(r"=[^&]*")
 
 
 @contextmanager
@@ -56,7 +57,7 @@ class Person:
         page.set_default_timeout(SECONDS * 130)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
-        page.on("console", lambda message: self._on_console(message.type, message.text))
+        page.on("console", lambda message: self._on_console(message.type, message.text, message.location["url"]))
         page.on("response", self._on_response)
         page.on("requestfailed", self._on_failure)
         if path:
@@ -68,9 +69,10 @@ class Person:
         page.goto(self.server.url + path, wait_until="load")
         return page
 
-    def _on_console(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str, url: str) -> None:
         refused = _REFUSED.search(text)
         is_expected = (refused is not None and int(refused[1]) in self.expected) or self.is_server_gone
+        is_expected |= url.endswith("/favicon.ico")  # which a browser asks for beside a text that is no page
         if kind in ("error", "warning") and not is_expected:
             self.problems.append(f"console: {text}")
 
@@ -95,7 +97,7 @@ def person(browser: Browser, server: StudioServer, **options: Any) -> Iterator[P
         context.add_cookies([{"name": name, "value": value, "url": server.url} for name, value in entering.items()])
         found = Person(server, context)
         yield found
-        assert found.problems == []
+        assert found.problems == [], found.problems
     finally:
         context.close()
 
@@ -117,7 +119,7 @@ def links(page: Page) -> list[str]:
 
 def kind_of(path: str) -> str:
     """Return what addresses of one route have in common."""
-    return _OF_ROUTE.sub("*", path)
+    return _OF_QUERY.sub("=*", _OF_ROUTE.sub(r"\1/*", path))
 
 
 def crawl(visitor: Person, *starts: str) -> Iterator[tuple[str, Page]]:
@@ -132,7 +134,8 @@ def crawl(visitor: Person, *starts: str) -> Iterator[tuple[str, Page]]:
         if is_download(path):
             continue
         visitor.go(page, path)
-        yield path, page
+        if page.evaluate("document.contentType") == "text/html":
+            yield path, page
         waiting += links(page)
 
 

@@ -102,7 +102,10 @@ async def _answer(request: Request) -> Response:
     work: DriveJob = partial(studio.host.answer, text, job_id=summary.id, question_id=question.id, by=studio.by)
     if is_driven_by_worker(studio.host, summary):
         work = partial(answer_and_follow, studio.host, summary, text, question_id=question.id, by=studio.by)
-    await studio.served_project.job_tasks.start(work, None).wait_until_begun()
+    try:
+        await studio.served_project.job_tasks.start(work, None).wait_until_begun()
+    except Conflict as error:  # somebody was faster, so the Job is at work again
+        raise Conflict(f"the question has been answered already, or the Job is at work: {error}") from error
     return see_other(f"/jobs/{summary.id}")
 
 

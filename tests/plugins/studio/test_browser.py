@@ -57,6 +57,13 @@ SCRIPT = {
     "failing": [{"error": {"message": f"refused {HOSTILE}", "status": 400}}],
 }
 
+AXE = {
+    "resultTypes": ["violations"],
+    "preload": False,
+    # browsers let the keyboard reach what scrolls; Chromium since 130, Firefox always
+    "rules": {"scrollable-region-focusable": {"enabled": False}},
+}
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -393,10 +400,13 @@ def test_no_page_keeps_out_people_who_see_or_work_otherwise(
     found: list[str] = []
     with person(browser, studio[1], color_scheme=scheme) as me:
         for path, page in crawl(me, "/", "/jobs", "/experts/lead/start"):
-            for one in Axe().run(page).response["violations"]:
+            before = [*me.problems]
+            violations = Axe().run(page, options=AXE).response["violations"]
+            me.problems[:] = before  # axe itself tries inline styles, which the policy refuses
+            for one in violations:
                 nodes = [node["html"][:160] for node in one["nodes"][:3]]
                 found.append(f"{path}: {one['id']}: {one['help']}: {nodes}")
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_a_hostile_text_does_nothing_in_a_browser(me: Person, terminal: Terminal) -> None:

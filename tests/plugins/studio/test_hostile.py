@@ -355,7 +355,7 @@ def crawl(visitor: Visitor) -> Iterator[tuple[str, str]]:
             continue
         seen.add(path)
         response = visitor.client.get(path)
-        if response.headers["content-type"].startswith("text/html"):
+        if response.headers.get("content-type", "").startswith("text/html"):
             yield path, response.text
             waiting += [
                 unescape(one) for one in re.findall(r' href="(/[^"]*)"', response.text) if "/static/" not in one
