@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from perstack.core.definitions.job_status import JobStatus
+from perstack.core.definitions.job_status import ACTIVE, JobStatus
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -17,14 +17,21 @@ from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import count, plain_text
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of, cost_text
-from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
+from perstack.core.definitions.job_status import (
+    JobStatus,
+    Lifecycle,
+    PauseReason,
+    RunStatus,
+    lifecycle_of,
+    pause_reason_of,
+)
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.job import Job
 from perstack.core.runs.facts import Closed, ContinuedFrom, Queued
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import Run, RunStatus
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.jobs.due import DUE, job_state, reason_to_resume
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
