@@ -310,7 +310,7 @@ class Host:
         """
         if (streams := await self._settled_streams()) is not None:
             await streams.close()
-        await self.jobs.runner.active.close()
+        await self.jobs.active.close()
         context = self._source.setup
         await context.providers.close()
         await context.dispatching.close()

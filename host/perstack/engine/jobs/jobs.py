@@ -31,7 +31,6 @@ from perstack.engine.jobs.job_request import JobRequest, checked_fields, takes_c
 from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from perstack.core.jobs.answer_reading import UnreadAnswer
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.start import CallerFields
-    from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
+    from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.runs.beginning import NewRun, ResumedRun
 
     class Question(Protocol):
         """A question with an id: the event of a stream (`perstack.Question`), or the `asking` of a summary."""
@@ -83,7 +83,14 @@ class Jobs(JobReader):
         """Operate on the Jobs of the setup's storage. `active` has the Jobs that are driven already."""
         super().__init__(source.setup.storage)
         self.source = source
-        self.runner = JobRunner(source, self, active or ActiveJobs())
+        self.active = active or ActiveJobs()
+
+    @cached_property
+    def runner(self) -> JobRunner:
+        """Drives the Jobs."""
+        from perstack.engine.jobs.runner import JobRunner  # reading Jobs needs none of it
+
+        return JobRunner(self.source, self, self.active)
 
     @cached_property
     def queue(self) -> JobQueue:
@@ -92,7 +99,7 @@ class Jobs(JobReader):
 
     def with_context(self, source: SetupSource) -> Jobs:
         """Return these Jobs, driven with another setup."""
-        return Jobs(source, self.runner.active)
+        return Jobs(source, self.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
         """Return these Jobs, driven in another folder."""
@@ -227,7 +234,7 @@ class Jobs(JobReader):
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
-        questions = self.runner.active.questions(job_id)
+        questions = self.active.questions(job_id)
         return () if questions is None else questions.open
 
     async def answer_live(
@@ -237,7 +244,7 @@ class Jobs(JobReader):
 
         Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
-        questions = self.runner.active.questions(place_of(question_id)[0])
+        questions = self.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
             raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
@@ -349,7 +356,7 @@ class Jobs(JobReader):
         more. Raises UsageError if nobody drives the Job, or to close a completed one; Conflict if another process does
         not stop it; and the error that prevented the record.
         """
-        is_driven = self.runner.active.task(job_id) is not None
+        is_driven = self.active.task(job_id) is not None
         is_driven = is_driven or await self.storage.lease_info(check_job_id(job_id)) is not None
         if is_driven or not final:
             await self._stop(job_id)
@@ -367,7 +374,7 @@ class Jobs(JobReader):
         """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         from perstack.core.runs.events.lifecycle import CloseRun
 
-        await self.runner.active.close_skills(loaded_job.id)
+        await self.active.close_skills(loaded_job.id)
         job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
@@ -389,10 +396,10 @@ class Jobs(JobReader):
 
         Returns False for a Job that this process does not drive.
         """
-        return self.runner.active.stop_after_step(job_id)
+        return self.active.stop_after_step(job_id)
 
     async def _stop(self, job_id: str) -> None:
-        task = self.runner.active.task(check_job_id(job_id))
+        task = self.active.task(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
             if info is None and await self.queue.interrupt_queued(job_id):
@@ -402,7 +409,7 @@ class Jobs(JobReader):
                 raise UsageError(f"Job {job_id} cannot be stopped: no process drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
-        self.runner.active.stop(job_id)
+        self.active.stop(job_id)
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
@@ -410,7 +417,7 @@ class Jobs(JobReader):
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
         ordered = await self.queue.runs_with_orders(check_job_id(job_id))
-        await self.runner.active.close_skills(job_id)
+        await self.active.close_skills(job_id)
         async with self.source.setup.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
             await self.source.setup.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)
