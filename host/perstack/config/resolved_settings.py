@@ -38,7 +38,6 @@ from perstack.core.definitions.settings import (
     intern_record,
     lower_budget,
 )
-from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -72,6 +71,8 @@ NO_OVERRIDES = Overrides()
 def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
     """Return the caller's settings, completed by the choices that were recorded when the Run started."""
     limits = start.limits
+    from perstack.core.runs.retries_and_fallbacks import models_of
+
     recorded: dict[str, Any] = {
         **dict(limits),
         **dict(limits.budget or Budget()),

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
-from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query, expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import ContinuedFrom, Settlement
-from perstack.core.runs.open_questions import OpenQuestion
-from perstack.core.runs.state import Run
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
@@ -32,7 +29,6 @@ from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
-from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
@@ -45,9 +41,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, JsonValue
 
     from perstack.core.jobs.answer_reading import UnreadAnswer
+    from perstack.core.jobs.job import Job
     from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.open_questions import OpenQuestion
     from perstack.core.runs.start import CallerFields
+    from perstack.core.runs.state import Run
     from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.log.run_session import OnEvent
     from perstack.engine.runs.beginning import NewRun, ResumedRun
 
     class Question(Protocol):
@@ -373,6 +373,7 @@ class Jobs(JobReader):
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         from perstack.core.runs.events.lifecycle import CloseRun
+        from perstack.engine.log.run_session import JobSummaryFile, RunSession
 
         await self.active.close_skills(loaded_job.id)
         job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
