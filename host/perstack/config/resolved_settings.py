@@ -26,6 +26,7 @@ from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy, policy_of, runtime_of
 from perstack.core.definitions.settings import (
+    NO_OVERRIDES,
     Budget,
     Compaction,
     CompactionExpert,
@@ -63,9 +64,6 @@ class ChosenSettings:
     provider: ProviderSetting | None = None  # setting of the provider; None for the first usable provider
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
-
-
-NO_OVERRIDES = Overrides()
 
 
 def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:

@@ -125,7 +125,7 @@ def _sum(first: float | None, second: float | None) -> float | None:
     return second if first is None else first if second is None else round(first + second, 9)
 
 
-NO_USAGE = Usage()
+NO_USAGE = Usage.model_construct()  # without its schema, which many commands do not need
 
 
 class ModelShare(Record):
