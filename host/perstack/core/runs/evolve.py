@@ -38,8 +38,9 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head
 from perstack.core.base.records import IllegalEvent
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import replace
 
 if TYPE_CHECKING:
