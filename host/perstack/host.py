@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, overload
 from perstack.config.project_place import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.settings import Overrides
+from perstack.core.definitions.settings import NO_OVERRIDES, Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
@@ -187,7 +187,7 @@ class Host:
         storage = guard_state(storage, place, describe_waiting_work)
         self._agreement = agreement
         adopted = agreement.adopt(project)
-        agreement.take_choices(adopted, overrides or Overrides())
+        agreement.take_choices(adopted, overrides or NO_OVERRIDES)
         folder = place.workspace(adopted, workspace)
         clock = SYSTEM if clock is None else clock
         self._trail_arguments = storage, project, folder, public, clock, agreement
@@ -197,7 +197,7 @@ class Host:
         self._source = SetupSource(
             HostSetup(
                 project=adopted,
-                overrides=overrides or Overrides(),
+                overrides=overrides or NO_OVERRIDES,
                 workspace=folder,
                 env=run_env,
                 storage=storage,
@@ -310,7 +310,7 @@ class Host:
         """
         if (streams := await self._settled_streams()) is not None:
             await streams.close()
-        await self.jobs.runner.active.close()
+        await self.jobs.active.close()
         context = self._source.setup
         await context.providers.close()
         await context.dispatching.close()

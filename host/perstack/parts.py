@@ -1,5 +1,7 @@
 """The table of what features offer to the kernel and to skills. Each is imported when it is asked for first.
 
+The table itself is made when the first part is asked for: a list of Jobs needs none.
+
 A module is offered as an object: its functions are the methods of the part's protocol.
 """
 
@@ -10,27 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.engine.context.protection import RUN_FILES, RunFiles
-from perstack.engine.jobs.job_queue_protocol import JOB_QUEUE, JobQueue
-from perstack.engine.jobs.queueing_protocol import QUEUEING, Queueing
-from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS, RecordedAnswers
-from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
-from perstack.engine.log.snapshot_protocol import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
-from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
-from perstack.engine.plugins.providers_and_prices import PACING, OnWait, Turns
-from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock
-from perstack.engine.runs.input_protocols import (
-    ATTACHMENTS,
-    MEDIA,
-    TEXT_INBOX,
-    Attachable,
-    Media,
-    StoreAttachments,
-    TextInbox,
-)
-from perstack.engine.runs.playback_protocol import PLAYBACK, Playback
-from perstack.engine.runs.remote_delegates_protocol import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
@@ -40,10 +21,21 @@ if TYPE_CHECKING:
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
     from perstack.engine.context.host_setup import HostSetup, SetupSource
+    from perstack.engine.context.protection import RunFiles
+    from perstack.engine.jobs.job_queue_protocol import JobQueue
+    from perstack.engine.jobs.queueing_protocol import Queueing
     from perstack.engine.jobs.reader import JobReader
-    from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.jobs.recorded_answers_protocol import RecordedAnswers
+    from perstack.engine.jobs.runner import JobRunner, Lease
+    from perstack.engine.log.snapshot_protocol import SnapshotRecorder
+    from perstack.engine.plugins.knowledge import OpenLibrary
+    from perstack.engine.plugins.providers_and_prices import OnWait, Turns
     from perstack.engine.plugins.tool_catalogue import OfferedTool
+    from perstack.engine.plugins.trust_checks import ToolLock
+    from perstack.engine.runs.input_protocols import Attachable, Media, StoreAttachments, TextInbox
     from perstack.engine.runs.job_drive import RunDrive
+    from perstack.engine.runs.playback_protocol import Playback
+    from perstack.engine.runs.remote_delegates_protocol import RemoteDelegation
     from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
@@ -51,26 +43,41 @@ if TYPE_CHECKING:
 
 def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
     """Return the parts of a Host with these tasks."""
-    return Parts(
-        (
-            LIBRARY.offer(_skill_library),
-            PLAYBACK.offer(_playback),
-            RECORDED_ANSWERS.offer(_recorded_answers),
-            SNAPSHOTS.offer(_snapshots),
-            WORKSPACE_LEASE.offer(_workspace_lease),
-            WAITING_COMMANDS.offer(_waiting_commands),
-            JOB_QUEUE.offer(_job_queue),
-            QUEUEING.offer(_queueing),
-            REMOTE.offer(_remote_delegation),
-            RUN_FILES.offer(_run_files),
-            TOOL_LOCKS.offer(_tool_locks),
-            CONTEXT_TOOLS.offer(_context_tools),
-            PACING.offer(_pacing),
-            ATTACHMENTS.offer(_attachments),
-            MEDIA.offer(_media),
-            TEXT_INBOX.offer(_text_inbox),
-        ),
-        lambda: _parts_for_runs(tasks),
+    return Parts((), _parts_of_a_start, lambda: _parts_for_runs(tasks))
+
+
+def _parts_of_a_start() -> tuple[Offer, ...]:
+    from perstack.engine.context.protection import RUN_FILES
+    from perstack.engine.jobs.job_queue_protocol import JOB_QUEUE
+    from perstack.engine.jobs.queueing_protocol import QUEUEING
+    from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
+    from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE
+    from perstack.engine.log.snapshot_protocol import SNAPSHOTS
+    from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
+    from perstack.engine.plugins.knowledge import LIBRARY
+    from perstack.engine.plugins.providers_and_prices import PACING
+    from perstack.engine.plugins.trust_checks import TOOL_LOCKS
+    from perstack.engine.runs.input_protocols import ATTACHMENTS, MEDIA, TEXT_INBOX
+    from perstack.engine.runs.playback_protocol import PLAYBACK
+    from perstack.engine.runs.remote_delegates_protocol import REMOTE
+
+    return (
+        LIBRARY.offer(_skill_library),
+        PLAYBACK.offer(_playback),
+        RECORDED_ANSWERS.offer(_recorded_answers),
+        SNAPSHOTS.offer(_snapshots),
+        WORKSPACE_LEASE.offer(_workspace_lease),
+        WAITING_COMMANDS.offer(_waiting_commands),
+        JOB_QUEUE.offer(_job_queue),
+        QUEUEING.offer(_queueing),
+        REMOTE.offer(_remote_delegation),
+        RUN_FILES.offer(_run_files),
+        TOOL_LOCKS.offer(_tool_locks),
+        CONTEXT_TOOLS.offer(_context_tools),
+        PACING.offer(_pacing),
+        ATTACHMENTS.offer(_attachments),
+        MEDIA.offer(_media),
+        TEXT_INBOX.offer(_text_inbox),
     )
 
 

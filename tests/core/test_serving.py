@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.definitions.job_status import JobStatus, lifecycle_of
+from perstack.core.definitions.job_status import JobStatus, RunStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events.lifecycle import ResumeRun, StopRunByInterrupt
-from perstack.core.runs.state import RunStatus
 from perstack.workers.orders import (
     MAX_TAKEOVERS,
     Done,

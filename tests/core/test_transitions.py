@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
 from perstack.core.base.records import IllegalEvent
+from perstack.core.definitions.job_status import RunStatus
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.base import LaterEvent, RunTransition
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Phase, Run, RunStatus
+from perstack.core.runs.state import Phase, Run
 
 STATES = [(phase, status) for phase in Phase for status in get_args(RunStatus)]
 

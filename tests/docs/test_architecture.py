@@ -23,12 +23,12 @@ import perstack.iterations.state as series_state
 import perstack.iterations.state as series_transitions
 import perstack.tasks.state as task_transitions
 from perstack.core.base.ids import event_id_of, run_id_of
-from perstack.core.definitions.job_status import JobStatus, lifecycle_of, pause_reason_of
+from perstack.core.definitions.job_status import ACTIVE, JobStatus, RunStatus, lifecycle_of, pause_reason_of
 from perstack.core.jobs.due import DUE, JobState, Owner, Todo
 from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.state import ACTIVE, Phase, RunStatus
+from perstack.core.runs.state import Phase
 from perstack.doors.cli.exit_statuses import EXIT_CODES, EXIT_STATUS
 from perstack.feature_logs.transitions import Transition
 from perstack.ports import hooks, storage

@@ -13,10 +13,9 @@ from pages import ROOT, keep_part, page, rows, section
 import perstack
 import perstack_original.export as original
 from perstack.core.definitions.expert_changes import changing_specs
-from perstack.core.definitions.job_status import JobStatus
+from perstack.core.definitions.job_status import JobStatus, RunStatus
 from perstack.core.definitions.skills import BASE_SKILL, CHANGING_TOOLS, McpStdioSkill, ToolSpec
 from perstack.core.runs.events import StoredEvent, TransientEvent
-from perstack.core.runs.state import RunStatus
 from perstack.doors.cli.main import perstack as program
 
 PAGE = "docs/from-perstack.md"

@@ -19,7 +19,9 @@ from perstack.testing.scripted import text
 def test_without_it_no_job_begins(bench: Bench, part: Part[Any]) -> None:
     host = bench.host([text("ok")], expert("a"))
     source = host._source
-    others = Parts(offer for offer in source.setup.parts._makers.items() if offer[0] is not part)
+    parts = source.setup.parts
+    assert parts.has(part)
+    others = Parts(offer for offer in parts._makers.items() if offer[0] is not part)
     source.replace(replace(source.setup, parts=others))
     with pytest.raises(UsageError, match=f"no {part.name}"):
         wait_for(host.run("a", "q"))

@@ -22,7 +22,7 @@ from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
-from perstack.core.jobs.summary import JobSummary, storable
+from perstack.core.jobs.summary import JobSummary, as_running, summarize
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, text_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.base import Repetition
@@ -244,6 +244,12 @@ def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
         return None
 
 
+def _storable(job: Job, *, is_running: bool) -> tuple[JobSummary, ...]:
+    """Return every summary that job.json may contain for these stored logs; `is_running`: job.json says «running»."""
+    stopped = summarize(job, is_driven=False)
+    return (summarize(job, is_driven=True), as_running(stopped)) if is_running else (stopped,)
+
+
 async def _check_summary(check: JobCheck, storage: Storage, data: bytes, summary: JobSummary) -> None:
     """Compare job.json with the logs at the ends that it names: while a Job runs, its logs are ahead of job.json."""
     is_running = summary.status == "running"
@@ -252,11 +258,11 @@ async def _check_summary(check: JobCheck, storage: Storage, data: bytes, summary
         check.add_finding("", 0, "job.json lists Runs without the Runs that started them; delete it")
         return
     check.summaries += 1
-    expected = [other.to_json() for other in storable(as_written, is_running=is_running)]
+    expected = [other.to_json() for other in _storable(as_written, is_running=is_running)]
     differences = min((cache_differences(data, other) for other in expected), key=len)
     later = sum(run.head.seq for run in check.states.values()) - sum(head.seq for head in as_written.heads.values())
     if not differences and later and not is_running and not await _may_be_driven(check, storage, data):
-        (now,) = storable(job_of(check.job_id, check.states.values()), is_running=False)
+        (now,) = _storable(job_of(check.job_id, check.states.values()), is_running=False)
         differences = cache_differences(data, now.to_json())
     for words in differences:
         check.add_finding("", 0, f"job.json {words}")

@@ -10,9 +10,8 @@ import time
 from dataclasses import replace
 
 from perstack.compaction.summary_texts import INSTRUCTION, outline, summary_text, texts_left_out, transcript
-from perstack.config.resolved_settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
-from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
+from perstack.core.definitions.settings import NO_OVERRIDES, NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
 from perstack.core.messages.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.commands import Compact, Shrink

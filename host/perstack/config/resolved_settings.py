@@ -26,6 +26,7 @@ from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy, policy_of, runtime_of
 from perstack.core.definitions.settings import (
+    NO_OVERRIDES,
     Budget,
     Compaction,
     CompactionExpert,
@@ -38,7 +39,6 @@ from perstack.core.definitions.settings import (
     intern_record,
     lower_budget,
 )
-from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -66,12 +66,11 @@ class ChosenSettings:
     limits: Limits = field(default_factory=Limits)
 
 
-NO_OVERRIDES = Overrides()
-
-
 def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
     """Return the caller's settings, completed by the choices that were recorded when the Run started."""
     limits = start.limits
+    from perstack.core.runs.retries_and_fallbacks import models_of
+
     recorded: dict[str, Any] = {
         **dict(limits),
         **dict(limits.budget or Budget()),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import which
 
-from perstack.config.resolved_settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
+from perstack.config.resolved_settings import chain_of, resolve_provider, resolve_settings
 from perstack.core.base.text import nearest, suggestion
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
@@ -14,7 +14,7 @@ from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.models import NAMED, Models, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import runtime_of
-from perstack.core.definitions.settings import ProviderSetting
+from perstack.core.definitions.settings import NO_OVERRIDES, ProviderSetting
 from perstack.core.definitions.skills import (
     ASK_USER,
     BASE_GROUPS,

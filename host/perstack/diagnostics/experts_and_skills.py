@@ -11,7 +11,6 @@ from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_setup import HostSetup, SetupSource
-from perstack.engine.plugins.job_skills import check_agreed
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
@@ -155,6 +154,8 @@ class Skills:
         Raises UsageError if no Expert has the skill, or several declare it differently and `expert_key` selects none of
         them, and SkillError if the login is not completed within some minutes.
         """
+        from perstack.engine.plugins.job_skills import check_agreed  # lists of Experts and Jobs need none of it
+
         setup = self._source.setup
         setup.agreement.check_definition()
         factory, definition = _login_of(setup, skill_name, expert_key)

@@ -35,16 +35,16 @@ Offer = tuple[Part[Any], Callable[[], Any]]
 class Parts:
     """The services that a host offers."""
 
-    def __init__(self, offers: Iterable[Offer] = (), others: Callable[[], Iterable[Offer]] = tuple) -> None:
-        """Make no service yet. `others` returns further offers, whose keys are not imported at every start."""
+    def __init__(self, offers: Iterable[Offer] = (), *others: Callable[[], Iterable[Offer]]) -> None:
+        """Make no service yet. Each of `others` imports keys of further offers, when no offer before it has a part."""
         self._makers = dict(offers)
-        self._others = others
+        self._others = list(others)
         self._made: dict[Part[Any], Any] = {}
 
     def has(self, part: Part[Any]) -> bool:
         """Return whether the host offers the service."""
-        if part not in self._makers:
-            self._makers |= dict(self._others())
+        while part not in self._makers and self._others:
+            self._makers |= dict(self._others.pop(0)())
         return part in self._makers
 
     def get(self, part: Part[_Service]) -> _Service:

@@ -11,6 +11,7 @@ from pydantic import Field
 from perstack.core.base.ids import By
 from perstack.core.base.records import Record, Text, falsy
 from perstack.core.base.text import is_blank
+from perstack.core.definitions.job_status import RunStatus
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.messages.standing import of_definition
@@ -18,7 +19,7 @@ from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.context import DropText, TellRun
 from perstack.core.runs.facts import Stamps
-from perstack.core.runs.state import Run, RunStatus
+from perstack.core.runs.state import Run
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Continue, Inspect
 

@@ -54,7 +54,7 @@ class _Feed:
     def __call__(self, event: Event, line: bytes) -> None:
         """Queue what an event shows."""
         self.job_id = event.job_id
-        questions = self._jobs.runner.active.questions(event.job_id)
+        questions = self._jobs.active.questions(event.job_id)
         if questions is not None:
             questions.on_asked = self.ask
             self.begun.set()
@@ -167,7 +167,7 @@ class JobStream:
         Raises as `Jobs.answer`; the question then stays open.
         """
         async with self._answering:
-            live = self._jobs.runner.active.questions(place_of(question_id)[0])
+            live = self._jobs.active.questions(place_of(question_id)[0])
             if live is not None and live.is_pending(question_id) and answer.signal is None and on_event is None:
                 await live.answer(question_id, answer)
             else:

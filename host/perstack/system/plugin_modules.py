@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import NamedTuple, cast
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, distributions
+from typing import NamedTuple
 
 from perstack.system.module_path import is_taken_out, restore_current_folder
 
 EXTRA_MODULES = "PERSTACK_PLUGINS"
 """Environment variable: comma-separated modules to load as plugins, in addition to the installed ones."""
+
+
+_GROUPS = "[perstack"  # beginning of the headers of perstack's groups in a package's metadata
 
 
 class InstalledModule(NamedTuple):
@@ -29,8 +32,35 @@ def installed_modules(group: str) -> tuple[InstalledModule, ...]:
 
 @lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> EntryPoints:
-    """Return all entry points on this path. Cached, because reading all metadata is slow."""
-    return cast("EntryPoints", entry_points())  # Python 3.11 returns another class with this `select`
+    """Return the entry points of perstack's groups on this path. Cached, because reading all metadata is slow.
+
+    Only packages with such a group are parsed. Of two packages with one name the first on the path counts, whatever it
+    declares, as in `importlib.metadata.entry_points`.
+    """
+    found: list[EntryPoint] = []
+    names: set[str] = set()
+    for dist in distributions():
+        if _GROUPS in (dist.read_text("entry_points.txt") or ""):
+            name = _fields(dist)[0]
+            if name not in names and _is_first(dist, name):
+                names.add(name)
+                found += dist.entry_points
+    return EntryPoints(found)
+
+
+def _is_first(dist: Distribution, name: str) -> bool:
+    first = next(iter(distributions(name=name)), dist) if name else dist
+    return _metadata(first) == _metadata(dist) and first.locate_file("") == dist.locate_file("")
+
+
+def _metadata(dist: Distribution) -> str:
+    return dist.read_text("METADATA") or dist.read_text("PKG-INFO") or dist.read_text("") or ""
+
+
+def _fields(dist: Distribution) -> tuple[str, str]:
+    """Return name and version of a package, without parsing its whole metadata, of which a README is part."""
+    header = dict(line.split(": ", 1) for line in _metadata(dist).partition("\n\n")[0].splitlines() if ": " in line)
+    return header.get("Name", ""), header.get("Version", "")
 
 
 @lru_cache(maxsize=2)
@@ -45,8 +75,7 @@ def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModu
             result.append(InstalledModule(point, point.value, ""))
             continue
         if id(dist) not in packages:
-            metadata = dist.metadata  # parsed at each access, also by `name` and `version`
-            packages[id(dist)] = metadata["Name"], metadata["Version"]
+            packages[id(dist)] = _fields(dist)
         result.append(InstalledModule(point, *packages[id(dist)]))
     return tuple(result)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from perstack.core.runs.state import RunStatus
+from perstack.core.definitions.job_status import RunStatus
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import UnknownEvent
 from perstack.errors import Conflict, Damaged, DispatcherError, NotFound, StorageError

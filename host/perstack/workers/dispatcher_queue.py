@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.jobs.due import job_state, reason_to_resume
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
-from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing_protocol import QueueRequest

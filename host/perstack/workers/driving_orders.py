@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perstack.core.base.ids import check_job_id
+from perstack.core.definitions.job_status import ACTIVE, RunStatus
 from perstack.core.jobs.due import reason_to_resume
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import has_separate_worker
@@ -13,7 +14,7 @@ from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.state import ACTIVE, Run, RunStatus
+from perstack.core.runs.state import Run
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.job_summary_file import JobSummaryFile

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, assert_never, get_args
 
+from perstack.core.definitions.job_status import ACTIVE, RunStatus
 from perstack.core.jobs.due import DUE, JobState, job_state, limit_state
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.lifecycle import ResumeRun, StopRunByInterrupt
-from perstack.core.runs.state import ACTIVE, RunStatus
 from perstack.dataclass import dataclass
 from perstack.iterations.evolve import SeriesSummary
 from perstack.iterations.state import SeriesState

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from perstack.core.base.ids import may_be_remote
 from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.budget_ledger import JOB, Amounts, Unit
@@ -22,7 +23,7 @@ from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_event
 from perstack.core.runs.events.lifecycle import QueueRun
 from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.event_log import Loaded

@@ -251,6 +251,7 @@ UNUSED = {
 LATER = {
     *("perstack.core.runs.events", "perstack.core.runs.decide", "perstack.core.jobs.checkpoints"),
     *("perstack.engine.runs.loop", "perstack.engine.runs.generation", "perstack.engine.runs.tool_calls"),
+    "perstack.core.runs.evolve",
 }
 """Modules that a Run imports after its first event: pydantic takes long to make the classes of all events."""
 
@@ -272,10 +273,13 @@ def test_the_loop_and_the_events_of_runs_are_imported_after_the_first_event(term
     assert _output_of(terminal, program) == "initializeRuntime []"
 
 
-def test_a_list_of_jobs_imports_neither_the_loop_nor_the_events_of_runs(terminal: Terminal) -> None:
+def test_a_list_of_jobs_imports_neither_the_loop_nor_the_events_and_states_of_runs(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
     assert terminal.call("run", "solo", "q", *SCRIPTED).code == 0
-    unused = {*LATER, "perstack.lockfile.lock"}
+    unused = {
+        *(*LATER, "perstack.lockfile.lock", "perstack.core.runs.state", "perstack.core.runs.display_events"),
+        *("perstack.engine.jobs.runner", "perstack.engine.log.run_session", "perstack.engine.plugins.job_skills"),
+    }
     program = (
         "import atexit, sys\n"
         f"atexit.register(lambda: print(sorted({unused} & set(sys.modules))))\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import PluginError, UsageError
 from perstack.ports.hooks import PLUGIN_API, hookimpl
+from perstack.system.plugin_modules import installed_modules
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 
@@ -63,6 +65,26 @@ def test_an_installed_plugin_of_another_plugin_api_is_left_out_with_a_notice(tmp
     assert left_out.error is not None
     assert "written for plugin API 2" in left_out.error
     assert "plugin later of later was skipped" in capsys.readouterr().err
+
+
+def test_of_packages_with_one_name_the_first_on_the_path_counts_whatever_it_declares(tmp_path, monkeypatch) -> None:
+    def install(folder: str, name: str, version: str, declared: str) -> None:
+        info = tmp_path / folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nName: none\n")
+        (info / "entry_points.txt").write_text(declared)
+
+    install("first", "hidden-one", "2", "[console_scripts]\nother = other\n")
+    install("second", "hidden_one", "1", "[perstack]\nhidden = hidden\n")
+    install("second", "twice", "1", "[perstack]\nnear = near\n")
+    install("third", "Twice", "3", "[perstack]\nfar = far\n")
+    for folder in ("third", "second", "second", "first"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    found = {point.name: (package, version) for point, package, version in installed_modules("perstack")}
+    assert {"near": ("twice", "1")}.items() <= found.items()
+    assert not {"hidden", "far"} & found.keys()
+    points = sorted((point.name, point.value) for point, _, _ in installed_modules("perstack"))
+    assert points == sorted((point.name, point.value) for point in entry_points(group="perstack"))
 
 
 def test_a_misspelt_hook_is_refused() -> None:

@@ -9,8 +9,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Budget, Overrides
-from perstack.core.jobs.costs import costs_by
 from perstack.core.runs.events.generations import SwitchModel
+from perstack.doors.cli.jobs import costs_by
 from perstack.doors.shared.activity import JobActivity
 from perstack.errors import MissingCredential, UsageError
 from perstack.host import Host

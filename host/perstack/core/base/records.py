@@ -80,7 +80,7 @@ else:
     class _StrictModel(StrictCalls, type(BaseModel)):
         """Metaclass of records."""
 
-    class _Record(BaseModel, metaclass=_StrictModel):
+    class _Record(BaseModel, metaclass=_StrictModel, defer_build=True):
         pass
 
 

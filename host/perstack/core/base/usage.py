@@ -125,7 +125,7 @@ def _sum(first: float | None, second: float | None) -> float | None:
     return second if first is None else first if second is None else round(first + second, 9)
 
 
-NO_USAGE = Usage()
+NO_USAGE = Usage.model_construct()  # without its schema, which many commands do not need
 
 
 class ModelShare(Record):
@@ -242,8 +242,8 @@ class Exceeded:
 class Spending:
     """The spending of one Run so far. A method returns the spending afterwards: the same object if nothing changed."""
 
-    usage: Usage = field(default_factory=Usage)
-    step_usage: Usage = field(default_factory=Usage)  # usage of the current step
+    usage: Usage = field(default_factory=lambda: NO_USAGE)
+    step_usage: Usage = field(default_factory=lambda: NO_USAGE)  # usage of the current step
     unpriced_tokens: int = 0  # tokens of `usage` whose price is unknown
     by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])  # if the Run has several models
     tool_calls: int = 0  # number of decided calls of tools and delegates

@@ -32,7 +32,8 @@ from perstack.core.definitions.skills import (
 
 EXEC = "exec"
 
-EXEC_SUBJECT = Subject(program="command", arguments="args", folder="cwd", variables="env")
+# without its schema, which a start does not need
+EXEC_SUBJECT = Subject.model_construct(program="command", arguments="args", folder="cwd", variables="env")
 
 ExecGrant = Literal["named", "open", "asks"]
 """`named`: the definition names `exec`. `open`: the caller allowed all programs. `asks`: a person is asked."""

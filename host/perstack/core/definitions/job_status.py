@@ -1,4 +1,4 @@
-"""Statuses of Jobs, as stored and as people type them, and the lifecycle that all long work shares."""
+"""Statuses of Runs and Jobs, as stored and as people type them, and the lifecycle that all long work shares."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ JobStatus = Literal[
     "stoppedByError",
     "queued",
 ]
+
+RunStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByDelegate",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByBudget",
+    "stoppedByInterrupt",
+    "stoppedByError",
+    "queued",
+]
+
+ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
+"""Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
 
 TYPED_STATUS: dict[str, JobStatus] = {
     "running": "running",

@@ -8,7 +8,7 @@ on all levels. A provider is chosen together with the models that were written f
 
 # no postponed annotations: pydantic would compile each of them in each class that inherits it
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -360,6 +360,16 @@ class Overrides(metaclass=StrictCalls):
     def or_else(self, earlier: Self) -> Self:
         """Return a copy that has the recorded values of `earlier` for fields that are unset here."""
         return self.filled(**_dump_overrides(earlier))
+
+
+def _no_overrides() -> Overrides:
+    """Return settings that keep all of the definitions, without building the schema."""
+    overrides = object.__new__(Overrides)
+    vars(overrides).update({field.name: getattr(Overrides, field.name) for field in fields(Overrides)})
+    return overrides
+
+
+NO_OVERRIDES = _no_overrides()
 
 
 def _is_unset(value: object) -> bool:

@@ -6,11 +6,12 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import Record, falsy, fields_of
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.job_status import RunStatus
 from perstack.core.definitions.settings import Limits, ReasoningBudget
 from perstack.core.messages.messages import AnyMessage, InstructionMessage, TextPart
 from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ErrorInfo, Todo
 from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import Run, RunStatus
+from perstack.core.runs.state import Run
 
 
 class ExpertRef(Record):

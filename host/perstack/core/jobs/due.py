@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from perstack.core.definitions.job_status import JobStatus
+from perstack.core.definitions.job_status import ACTIVE, JobStatus
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
     from perstack.core.runs.events.lifecycle import ResumeReason
+    from perstack.core.runs.state import Run
 
 START_TIMEOUT_MS = 30_000  # after it, a Job that has not begun counts as lost: the process that was to begin it died
 

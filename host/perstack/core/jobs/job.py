@@ -9,8 +9,8 @@ A person may start several Coordinator Runs, one after the other; the one starte
 
 The package builds on this sum: `summary.py` presents it (job.json, a cache), `budget_ledger.py` decides
 what its Runs may still spend, `answer_reading.py` reads answers to its question, `resuming.py` says whether and why it
-continues. Of many Jobs `job_choice.py` selects some, `removal.py` says which may go, and `costs.py` adds up what they
-cost. To show a value of a Run per Job, change together: a property of `Job`, `JobSummary` and `summarize`.
+continues. Of many Jobs `job_choice.py` selects some, and `removal.py` says which may go. To show a value of a Run per
+Job, change together: a property of `Job`, `JobSummary` and `summarize`.
 """
 
 from collections.abc import Callable, Iterable

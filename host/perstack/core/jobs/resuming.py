@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, assert_never
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, apply_compaction
-from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.facts import Settlement
-from perstack.core.runs.state import ACTIVE, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, GiveAnswer, Start
 
 if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
     from perstack.core.runs.events.lifecycle import ResumeReason
+    from perstack.core.runs.facts import Settlement
+    from perstack.core.runs.state import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class UnsettledCall:
 
 def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
     """Return the calls of Runs that started, may have had a side effect, and have no result."""
+    from perstack.core.runs.state import call_key, is_unsettled
+
     return tuple(
         UnsettledCall(
             key=call_key(run, call),

@@ -8,7 +8,7 @@ leaf. A new field needs a value in `summarize`, and nothing else.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr
 
@@ -17,15 +17,24 @@ from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import count, plain_text
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of, cost_text
-from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
+from perstack.core.definitions.job_status import (
+    JobStatus,
+    Lifecycle,
+    PauseReason,
+    RunStatus,
+    lifecycle_of,
+    pause_reason_of,
+)
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.job import Job
 from perstack.core.runs.facts import Closed, ContinuedFrom, Queued
 from perstack.core.runs.open_questions import OpenQuestion
-from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import Run, RunStatus
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:  # to read a stored summary takes no state of a Run
+    from perstack.core.jobs.job import Job
+    from perstack.core.runs.start import StartRun
+    from perstack.core.runs.state import Run
 
 
 class RunSummary(Record):
@@ -128,7 +137,7 @@ class ParsedJob(JobSummary, Generic[OutputT]):
         return self._output
 
 
-def summarize(job: Job, *, is_driven: bool) -> JobSummary:
+def summarize(job: "Job", *, is_driven: bool) -> JobSummary:
     """Return the summary of a Job. A running Job that nobody drives counts as interrupted."""
     last = job.coordinator
     first = min(job.coordinators, key=lambda run: run.start.timestamp)
@@ -183,13 +192,7 @@ def as_running(summary: JobSummary) -> JobSummary:
     return summary.model_copy(update={"status": "running", "lifecycle": "running"})
 
 
-def storable(job: Job, *, is_running: bool) -> tuple[JobSummary, ...]:
-    """Return every summary that job.json may contain for these stored logs; `is_running`: job.json says «running»."""
-    stopped = summarize(job, is_driven=False)
-    return (summarize(job, is_driven=True), as_running(stopped)) if is_running else (stopped,)
-
-
-def _usage_by_expert(job: Job) -> dict[str, Usage]:
+def _usage_by_expert(job: "Job") -> dict[str, Usage]:
     usage: dict[str, Usage] = {}
     for run in job.runs.values():
         key = run.start.expert_key
@@ -197,7 +200,7 @@ def _usage_by_expert(job: Job) -> dict[str, Usage]:
     return usage
 
 
-def _usage_by_model(job: Job) -> dict[str, Usage]:
+def _usage_by_model(job: "Job") -> dict[str, Usage]:
     usage: dict[str, Usage] = {}
     for run in job.runs.values():
         model_name = full_name(run.start.provider, run.start.model)
@@ -206,7 +209,7 @@ def _usage_by_model(job: Job) -> dict[str, Usage]:
     return usage if len(usage) > 1 else {}
 
 
-def _resume_at(last_run: Run, status: JobStatus) -> int | None:
+def _resume_at(last_run: "Run", status: JobStatus) -> int | None:
     if status == "queued":
         return (last_run.queued and last_run.queued.due) or None
     return last_run.resume_at
@@ -218,7 +221,7 @@ def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
     return status  # type: ignore[return-value]  # the two others are handled above
 
 
-def _run_summary(run: Run, head: Head) -> RunSummary:
+def _run_summary(run: "Run", head: Head) -> RunSummary:
     start = run.start
     name, by_model = full_name(start.provider, start.model), run.spending.by_model
     return RunSummary(
@@ -253,7 +256,7 @@ class RunPlace:
     instruction: str = field(default="", compare=False)
 
 
-def places_of(starts: Iterable[StartRun]) -> dict[str, RunPlace]:
+def places_of(starts: "Iterable[StartRun]") -> dict[str, RunPlace]:
     """Return the position of each Run by its id; the Runs above each must be included."""
     by_id = {start.run_id: start for start in sorted(starts, key=lambda start: number_of_run(start.run_id))}
     calls: dict[str, tuple[str, ...]] = {}

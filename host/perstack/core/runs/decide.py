@@ -11,6 +11,7 @@ from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Exceeded
 from perstack.core.definitions.instruction import names_directory
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
@@ -30,7 +31,7 @@ from perstack.core.runs.facts import (
 )
 from perstack.core.runs.open_questions import settlement_of, settling_args
 from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
-from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
+from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
 from perstack.core.schemas.result_schemas import ResultCheck, correction
 from perstack.dataclass import dataclass
 

@@ -38,8 +38,9 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head
 from perstack.core.base.records import IllegalEvent
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import replace
 
 if TYPE_CHECKING:
@@ -93,5 +94,5 @@ def _answers_question(event: StoredEvent, run: Run) -> bool:
     from perstack.core.runs.events.questions import AnswerQuestion, DecideApproval, SettleCall
     from perstack.core.runs.events.tool_calls import FinishToolCall
 
-    answers = FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall
-    return isinstance(event, answers) and event.tool_call_id == run.asked_call_id
+    is_answer = isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
+    return is_answer and event.tool_call_id == run.asked_call_id

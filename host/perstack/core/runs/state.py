@@ -27,6 +27,7 @@ from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_with
 from perstack.core.definitions.expert_changes import ExpertChange, with_changes
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
+from perstack.core.definitions.job_status import RunStatus
 from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
@@ -99,21 +100,6 @@ class ContextState:
 
 EMPTY_CONTEXT = ContextState()
 
-
-RunStatus = Literal[
-    "running",
-    "completed",
-    "stoppedByDelegate",
-    "stoppedByInteractiveTool",
-    "stoppedByMaxSteps",
-    "stoppedByBudget",
-    "stoppedByInterrupt",
-    "stoppedByError",
-    "queued",
-]
-
-ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
-"""Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
 
 SnapshotDue = Literal["no", "before", "after"]  # "before" any call runs, or "after" all running calls
 

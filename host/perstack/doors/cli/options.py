@@ -42,9 +42,9 @@ _T = TypeVar("_T")
 
 
 def _no_overrides() -> Overrides:
-    from perstack.core.definitions.settings import Overrides
+    from perstack.core.definitions.settings import NO_OVERRIDES
 
-    return Overrides()
+    return NO_OVERRIDES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ from perstack.core.base.ids import event_id_of, place_of
 from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
-from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
+from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, RunStatus
 from perstack.core.jobs.answer_reading import ANYTHING, accepted_answers, describe_accepted
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.open_questions import OpenQuestion
-from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.next_step_phrases import as_sentence, mcp_phrase

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner
-from perstack.core.jobs.job import Job
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
 
 
 class AuditTrail(Protocol):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from perstack.config.project_place import ProjectPlace
 from perstack.core.definitions.project import Project
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.trust_checks import TrustCheck
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_address, find_by_address, variables_in
 
 if TYPE_CHECKING:
+    from perstack.engine.plugins.trust_checks import TrustCheck
     from perstack.ports.dispatcher import Dispatcher, Order
 
 

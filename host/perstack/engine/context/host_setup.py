@@ -27,9 +27,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import RUN_FILES, FileOwners, Protection
-from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_protocol import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers_and_prices import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import (
@@ -39,7 +37,6 @@ from perstack.engine.plugins.runtimes import (
     reachable,
     relocate_policy,
 )
-from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -51,7 +48,10 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
+    from perstack.engine.log.run_session import Emitter, EventListener
+    from perstack.engine.plugins.knowledge import Knowledge
     from perstack.engine.plugins.secret_vault import SecretVault
+    from perstack.engine.plugins.trust_checks import ToolLock, TrustCheck
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; then the oldest is dropped
@@ -160,6 +160,8 @@ class HostSetup:
 
     def emitter(self, on_event: EventListener | None = None) -> Emitter:
         """Return the emitter that shows events to the listeners of plugins, and to `on_event`."""
+        from perstack.engine.log.run_session import Emitter
+
         return Emitter(self.plugins.listeners, on_event)
 
     async def check_sandbox(self, expert: Expert) -> None:
@@ -252,10 +254,14 @@ class HostSetup:
 
     def lock(self) -> ToolLock:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
+        from perstack.engine.plugins.trust_checks import TOOL_LOCKS
+
         return self.parts.get(TOOL_LOCKS)(self.project.path)
 
     def knowledge(self, tool_lock: ToolLock) -> Knowledge:
         """Return the access to Agent Skills and AGENTS.md files of the project; nothing is read yet."""
+        from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
+
         return Knowledge(
             self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.unpacked_skills)
         )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing_protocol import QueueRequest
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import JobRunner
 from perstack.ports.parts import Part
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
+    from perstack.engine.jobs.runner import JobRunner
 
 
 class JobQueue(Protocol):

@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
-from perstack.core.jobs.job import Job
 from perstack.core.jobs.job_choice import check_query
 from perstack.core.jobs.removal import expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import ContinuedFrom, Settlement
-from perstack.core.runs.open_questions import OpenQuestion
-from perstack.core.runs.state import Run
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue_protocol import JOB_QUEUE, JobQueue
@@ -32,10 +29,7 @@ from perstack.engine.jobs.job_request import JobRequest, checked_fields, takes_c
 from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
-from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests
-from perstack.engine.log.job_summary_file import JobSummaryFile
-from perstack.engine.log.run_session import OnEvent, RunSession
 from perstack.engine.runs.input_protocols import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
@@ -48,9 +42,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, JsonValue
 
     from perstack.core.jobs.answer_reading import UnreadAnswer
+    from perstack.core.jobs.job import Job
     from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.open_questions import OpenQuestion
     from perstack.core.runs.start import CallerFields
-    from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
+    from perstack.core.runs.state import Run
+    from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.log.run_session import OnEvent
+    from perstack.engine.runs.beginning import NewRun, ResumedRun
 
     class Question(Protocol):
         """A question with an id: the event of a stream (`perstack.Question`), or the `asking` of a summary."""
@@ -85,7 +84,14 @@ class Jobs(JobReader):
         """Operate on the Jobs of the setup's storage. `active` has the Jobs that are driven already."""
         super().__init__(source.setup.storage)
         self.source = source
-        self.runner = JobRunner(source, self, active or ActiveJobs())
+        self.active = active or ActiveJobs()
+
+    @cached_property
+    def runner(self) -> JobRunner:
+        """Drives the Jobs."""
+        from perstack.engine.jobs.runner import JobRunner  # reading Jobs needs none of it
+
+        return JobRunner(self.source, self, self.active)
 
     @cached_property
     def queue(self) -> JobQueue:
@@ -94,7 +100,7 @@ class Jobs(JobReader):
 
     def with_context(self, source: SetupSource) -> Jobs:
         """Return these Jobs, driven with another setup."""
-        return Jobs(source, self.runner.active)
+        return Jobs(source, self.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
         """Return these Jobs, driven in another folder."""
@@ -229,7 +235,7 @@ class Jobs(JobReader):
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
-        questions = self.runner.active.questions(job_id)
+        questions = self.active.questions(job_id)
         return () if questions is None else questions.open
 
     async def answer_live(
@@ -239,7 +245,7 @@ class Jobs(JobReader):
 
         Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
-        questions = self.runner.active.questions(place_of(question_id)[0])
+        questions = self.active.questions(place_of(question_id)[0])
         if questions is None or not questions.is_pending(question_id):
             raise Conflict(f"no delegate of a Job that this process drives asks question {question_id}")
         await questions.answer(question_id, person_answer(text, changed, by, question_id))
@@ -351,7 +357,7 @@ class Jobs(JobReader):
         more. Raises UsageError if nobody drives the Job, or to close a completed one; Conflict if another process does
         not stop it; and the error that prevented the record.
         """
-        is_driven = self.runner.active.task(job_id) is not None
+        is_driven = self.active.task(job_id) is not None
         is_driven = is_driven or await self.storage.lease_info(check_job_id(job_id)) is not None
         if is_driven or not final:
             await self._stop(job_id)
@@ -368,8 +374,10 @@ class Jobs(JobReader):
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
         from perstack.core.runs.events.lifecycle import CloseRun
+        from perstack.engine.log.job_summary_file import JobSummaryFile
+        from perstack.engine.log.run_session import RunSession
 
-        await self.runner.active.close_skills(loaded_job.id)
+        await self.active.close_skills(loaded_job.id)
         job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
@@ -391,10 +399,10 @@ class Jobs(JobReader):
 
         Returns False for a Job that this process does not drive.
         """
-        return self.runner.active.stop_after_step(job_id)
+        return self.active.stop_after_step(job_id)
 
     async def _stop(self, job_id: str) -> None:
-        task = self.runner.active.task(check_job_id(job_id))
+        task = self.active.task(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
             if info is None and await self.queue.interrupt_queued(job_id):
@@ -404,7 +412,7 @@ class Jobs(JobReader):
                 raise UsageError(f"Job {job_id} cannot be stopped: no process drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
-        self.runner.active.stop(job_id)
+        self.active.stop(job_id)
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
@@ -412,7 +420,7 @@ class Jobs(JobReader):
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
         ordered = await self.queue.runs_with_orders(check_job_id(job_id))
-        await self.runner.active.close_skills(job_id)
+        await self.active.close_skills(job_id)
         async with self.source.setup.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
             await self.source.setup.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)

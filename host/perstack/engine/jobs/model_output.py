@@ -8,7 +8,7 @@ counts as one that does not fit. A resume needs a model with an equal schema; wi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
@@ -17,10 +17,12 @@ from typing_extensions import override
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.base.validation_errors import describe_errors
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
-from perstack.core.runs.state import Run, schema_of_run
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.engine.context.host_setup import HostSetup
 from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from perstack.core.runs.state import Run
 
 
 class ResultReader:
@@ -66,6 +68,8 @@ class ModelOutput(ResultReader, Generic[OutputT]):
 
     @override
     def check_recorded(self, run: Run) -> None:
+        from perstack.core.runs.state import schema_of_run
+
         recorded = schema_of_run(run.start)
         if recorded == self._schema:
             return

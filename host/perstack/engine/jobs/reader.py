@@ -14,27 +14,28 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.jobs.due import DUE, job_state, reason_to_resume
-from perstack.core.jobs.job import Job
 from perstack.core.jobs.job_choice import has_labels
 from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, read_intact, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
-from perstack.engine.log.run_session import OnEvent, as_listener
 from perstack.engine.log.storage_access import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a list of Jobs needs no state of a Run
     from perstack.core.jobs.checkpoints import Checkpoint
+    from perstack.core.jobs.job import Job
     from perstack.core.jobs.summary import PlacedRun
     from perstack.core.runs.events import StoredEvent
+    from perstack.core.runs.state import Run
+    from perstack.engine.log.run_session import OnEvent
 
 _MAX_CONCURRENT_READS = 16  # Jobs that are read concurrently: on a server each read waits for an answer
 
@@ -261,6 +262,8 @@ class JobReader:
 
         `after`: the place of the last known event, by Run; `on_event` is called with later ones.
         """
+        from perstack.engine.log.run_session import as_listener
+
         listener = as_listener(on_event)
         async for line in watch_job(self.storage, job_id, lambda: self._needs_no_worker(job_id), after=after):
             if listener is not None:
@@ -322,7 +325,7 @@ class JobReader:
     async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """Return the state of a Run at a checkpoint. Raises NotFound."""
         ref, event_id = await self._place_of(checkpoint_id, job_id)
-        run = await load_run(self.storage, ref, through=event_id)
+        run = await self.run_state(ref.job_id, ref.run_id, through=event_id)
         if run is None:
             raise NotFound(f"there is no checkpoint {checkpoint_id}")
         return run
@@ -360,7 +363,9 @@ class JobReader:
 
     async def _summary_of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
-        job, runs = Job(job_id), dict[str, Run]()
+        from perstack.core.jobs.job import Job
+
+        job, runs = Job(job_id), dict[str, "Run"]()
         for run_id in await run_ids(self.storage, job_id):
             partial = await run_logs(self.storage, runs).read_intact(RunRef(job_id, run_id))
             if partial.loaded is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.jobs.job import Job
-from perstack.core.runs.facts import Settlement
 from perstack.engine.context.host_setup import HostSetup
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
+    from perstack.core.runs.facts import Settlement
     from perstack.engine.runs.beginning import ResumedRun  # reading Jobs does not need it
 
 

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
-from perstack.core.jobs.job import Job
-from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.start import StartRun, TooNew, upgrade
-from perstack.core.runs.state import Run, begin
+from perstack.core.runs.start import TooNew, upgrade
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, read_intact, run_ids
 from perstack.errors import Damaged, NotFound
@@ -23,10 +20,12 @@ from perstack.support.storage import every_id
 
 if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting
+    from perstack.core.jobs.job import Job
 
-    # a list of Jobs, and a new Run, need no class of an event until one is parsed
+    # a list of Jobs, and a new Run, need no class of an event until one is parsed, and a list no state of a Run
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.events.lifecycle import RedactEvent
+    from perstack.core.runs.state import Run
 
 # Logs of Runs.
 
@@ -73,8 +72,12 @@ class RunLogFormat:
     async def follow(self, run: Run | None, event: StoredEvent, head: Head) -> Run:
         """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
         if run is not None:
+            from perstack.core.runs.evolve import evolve
+
             return evolve(run, event, head)
-        if isinstance(event, StartRun):
+        if event.type == "startRun":
+            from perstack.core.runs.state import begin
+
             return begin(event, head, await self._base(event.job_id, event.continued_from))
         raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
 
@@ -97,6 +100,8 @@ async def load_job(
     storage: Storage, job_id: str, observe: Callable[[StoredEvent, Run], None] = lambda event, run: None
 ) -> Job:
     """Fold all logs of a Job; `observe` gets each event and the state after it. Raises NotFound and Damaged."""
+    from perstack.core.jobs.job import Job
+
     job = Job(job_id)
     for run_id in await run_ids(storage, job_id):
         run = await load_run(storage, RunRef(job_id, run_id), known=job.runs, observe=observe)

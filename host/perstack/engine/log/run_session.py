@@ -16,7 +16,6 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import RunPlace, places_of
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
@@ -247,6 +246,8 @@ class RunSession:
             self.run = begin(event, self._head, self.base)
             self._is_redefined = True
         else:
+            from perstack.core.runs.evolve import evolve  # after the first event: it knows all that may follow
+
             self.run = evolve(self.run, event, self._head)
             if event.type == "resumeRun" and cast("ResumeRun", event).definition is not None:
                 self._is_redefined = True

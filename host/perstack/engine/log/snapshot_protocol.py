@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.runs.facts import Stamps
-from perstack.core.runs.state import Run
-from perstack.engine.log.run_session import RunSession
 from perstack.ports.parts import Part
 from perstack.ports.storage import Storage
 
 if TYPE_CHECKING:
     from perstack.core.runs.events.files import RecordSnapshot
+    from perstack.core.runs.facts import Stamps
+    from perstack.core.runs.state import Run
+    from perstack.engine.log.run_session import RunSession
 
 
 class SnapshotRecorder(Protocol):

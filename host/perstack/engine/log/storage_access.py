@@ -180,7 +180,7 @@ _IDENTITY_SPACE = "identity"
 _IDENTITY_LOG = log_of("storage")
 
 
-class _StorageName(BaseModel):
+class _StorageName(BaseModel, defer_build=True):
     name: str
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from perstack.config.resolved_settings import (
     Candidates,
@@ -20,13 +20,10 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
-from perstack.core.runs.display_events import WaitReason
 from perstack.core.runs.start import UNKNOWN
-from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.trust_checks import TrustCheck
 from perstack.errors import MissingCredential, PerstackError, UsageError
 from perstack.next_steps import Continue, Inspect, SetOption
 from perstack.ports.parts import Part, Parts
@@ -39,6 +36,11 @@ from perstack.ports.provider import (
     ProviderFactory,
 )
 from perstack.system.user import notice
+
+if TYPE_CHECKING:
+    from perstack.core.runs.display_events import WaitReason
+    from perstack.core.runs.state import Run
+    from perstack.engine.plugins.trust_checks import TrustCheck
 
 # Cost of a generation and context size of its model, as far as the provider's plugin knows.
 
@@ -155,7 +157,7 @@ _Kind = Literal["provider", "model"]
 _MAX_LISTED = 3  # ways to configure a provider that an error message lists at most
 
 
-OnWait = Callable[[WaitReason, int, float | None], None]
+OnWait = Callable[["WaitReason", int, float | None], None]
 """Called with the reason why a generation waits, how many are ahead of it, and the seconds until that may change."""
 
 

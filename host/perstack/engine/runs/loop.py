@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import assert_never
 
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.commands import (
@@ -68,7 +69,7 @@ from perstack.core.runs.events.lifecycle import QueueRun
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted_texts
-from perstack.core.runs.state import ACTIVE, Phase, Run
+from perstack.core.runs.state import Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession

@@ -7,6 +7,7 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import IllegalEvent, Record, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
+from perstack.core.definitions.job_status import RunStatus
 from perstack.core.definitions.permissions import UNATTENDED
 from perstack.core.messages.messages import ToolMessage, ToolResultPart
 from perstack.core.messages.standing import Saying, with_place
@@ -14,7 +15,7 @@ from perstack.core.runs.commands import Call, Command, RunTools, words_of
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
-from perstack.core.runs.state import Phase, Run, RunStatus
+from perstack.core.runs.state import Phase, Run
 from perstack.dataclass import dataclass, replace
 
 # The state machine. docs/architecture.md shows the transitions as a table, and a test compares them.

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, Text, falsy
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange
@@ -24,7 +25,7 @@ from perstack.core.runs.events.base import (
     without_question,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import replace
 
 

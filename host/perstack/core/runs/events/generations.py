@@ -13,6 +13,7 @@ from typing_extensions import override
 from perstack.core.base.records import EMPTIED, TEXT, IllegalEvent, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.tool_definitions import merged_definitions
 from perstack.core.messages.adaptations import Adaptations, in_words, new_adaptations, problem_of
 from perstack.core.messages.messages import (
@@ -57,7 +58,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     next_model,
     reason_to_switch,
 )
-from perstack.core.runs.state import ACTIVE, Phase, Run, forget_measurements
+from perstack.core.runs.state import Phase, Run, forget_measurements
 from perstack.dataclass import replace
 
 

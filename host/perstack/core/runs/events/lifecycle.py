@@ -11,6 +11,7 @@ from perstack.core.base.ids import By, event_id_of, is_digest
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, Exceeded, Usage
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import RuleSets, Widening, apply_widening_to_all
 from perstack.core.definitions.settings import Limits
 from perstack.core.messages.messages import TextPart, UserMessage
@@ -33,7 +34,7 @@ from perstack.core.runs.events.base import (
 from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorInfo, Queued, Settlement
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import ACTIVE, MAX_REJECTIONS, NO_REPEATS, Run, due_on_resume, is_unsettled, schema_of_run
+from perstack.core.runs.state import MAX_REJECTIONS, NO_REPEATS, Run, due_on_resume, is_unsettled, schema_of_run
 from perstack.core.schemas.result_schemas import check_result
 from perstack.dataclass import replace
 

@@ -13,6 +13,7 @@ from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import (
     DECISION_WORDS,
     STANDING_DECISIONS,
@@ -40,7 +41,7 @@ from perstack.core.runs.events.base import (
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.open_questions import OpenQuestion, settling_args
-from perstack.core.runs.state import ACTIVE, Run
+from perstack.core.runs.state import Run
 from perstack.dataclass import replace
 
 

@@ -14,6 +14,7 @@ from perstack.core.base.records import TEXT, IllegalEvent, Written, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.expert_changes import ExpertChange
+from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
 from perstack.core.messages.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.commands import (
@@ -61,7 +62,7 @@ from perstack.core.runs.facts import (
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
 from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.state import ACTIVE, Phase, Run, completion_result, latest_reply, snapshot_due_after
+from perstack.core.runs.state import Phase, Run, completion_result, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
 
