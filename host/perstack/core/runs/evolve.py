@@ -94,5 +94,7 @@ def _answers_question(event: StoredEvent, run: Run) -> bool:
     from perstack.core.runs.events.questions import AnswerQuestion, DecideApproval, SettleCall
     from perstack.core.runs.events.tool_calls import FinishToolCall
 
-    is_answer = isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
-    return is_answer and event.tool_call_id == run.asked_call_id
+    return (
+        isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
+        and event.tool_call_id == run.asked_call_id
+    )
