@@ -1,4 +1,4 @@
-"""Who is let in: names, one-time links, cookies, and what a page may load.
+"""Admission of browsers: names, one-time links, cookies, and what a page may load.
 
 A key in a link and the value of a cookie are an expiry, a nonce and a MAC: the studio keeps no list of sessions, so a
 browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for
@@ -43,16 +43,16 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of every response. A response that sets one of them keeps its own."""
+"""Headers of every response. A response may set another value."""
 
 
 @dataclass(slots=True)
-class Access:
+class StudioAccess:
     """The secret of a project's studio, and the names under which it may be called."""
 
     secret: str
     clock: Clock
-    names: tuple[str, ...] = ()  # host names in addition to those of the loopback
+    names: tuple[str, ...] = ()  # further host names, beyond the loopback
     is_secure: bool = False  # True behind a proxy with TLS: the cookie is sent over it alone
     used: dict[str, int] = field(default_factory=dict[str, int])  # nonces of used links, with their expiry
     started: int = 0  # milliseconds since 1970: a link that was made before is not accepted
@@ -112,10 +112,10 @@ class Access:
         return hmac.new(self.secret.encode(), f"{purpose} {text}".encode(), sha256).hexdigest()
 
 
-class AccessMiddleware:
+class StudioAccessMiddleware:
     """ASGI middleware: refuses unknown names, origins and browsers, and sets `HEADERS` on every response."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: StudioAccess) -> None:
         self._app = app
         self._access = access
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
-from perstack_studio.access import ENTER, SESSION_MS, AccessMiddleware
+from perstack_studio.access import ENTER, SESSION_MS, StudioAccessMiddleware
 from perstack_studio.studio import Studio, page, studio_of
 from perstack_studio.views import (
     blobs,
@@ -64,7 +64,7 @@ def build_app(studio: Studio) -> Starlette:
             Mount("/static", StaticFiles(directory=_STATIC)),
             *(route for pages in PAGES for route in pages()),
         ],
-        middleware=[Middleware(AccessMiddleware, studio.access)],
+        middleware=[Middleware(StudioAccessMiddleware, studio.access)],
         exception_handlers={PerstackError: _show_error, HTTPException: _show_http_error},
     )
     app.state.studio = studio

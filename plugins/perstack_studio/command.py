@@ -37,8 +37,8 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     from perstack.doors.shared.http_connections import ListenAddress
     from perstack.doors.shared.local_secret import local_secret
     from perstack.system.clock import SYSTEM
-    from perstack_studio.access import Access
-    from perstack_studio.server import ServeOptions, link_of, serve_studio
+    from perstack_studio.access import StudioAccess
+    from perstack_studio.server import StudioOptions, link_of, serve_studio
 
     listen_address = ListenAddress.parse(address)
     if listen_address.socket_path is not None:
@@ -50,8 +50,8 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
         )
     loaded = options.load()
     secret = local_secret("studio", options.find().state_root.resolve(), os.environ)
-    access = Access(secret, SYSTEM, (behind_proxy,) if behind_proxy else (), is_secure=bool(behind_proxy))
-    served = ServeOptions(listen_address, read_only, behind_proxy)
+    access = StudioAccess(secret, SYSTEM, (behind_proxy,) if behind_proxy else (), is_secure=bool(behind_proxy))
+    served = StudioOptions(listen_address, read_only, behind_proxy)
     if link:
         print_out(link_of(served, access, listen_address.port))
         return

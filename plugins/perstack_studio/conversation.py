@@ -1,4 +1,4 @@
-"""What a Run's model and its tools said, folded from events into entries. Pure.
+"""The texts of a Run's model and the results of its tools, folded from events into entries. Pure.
 
 `Conversation.apply` takes one event and returns the entries that it made or changed. An entry keeps its id, which is
 made of the place of the event that began it, so a page replaces what has changed. A fold may begin in the middle of a
@@ -22,7 +22,7 @@ from perstack.doors.shared.text import minute
 EntryKind = Literal["query", "thought", "text", "call", "note", "result"]
 CallState = Literal["decided", "waits", "runs", "done", "failed", "delegated"]
 
-# rows that an entry stands for
+# rows that an entry replaces
 _DRAWN: frozenset[RowItem | None] = frozenset(
     ("query", "model", "thought", "text", "call", "result", "delegate", "approval", "place")
 )
@@ -51,7 +51,7 @@ class CallEntry:
 
 
 @dataclass(slots=True)
-class Entry:
+class ConversationEntry:
     """One item of a conversation."""
 
     id: str  # of its element in a page
@@ -60,7 +60,7 @@ class Entry:
     step: int
     at: int  # milliseconds since 1970
     text: str = ""
-    word: str = ""  # what a note is about
+    word: str = ""  # subject of a note
     colour: str = ""
     call_entry: CallEntry | None = None
     media: tuple[BlobPart, ...] = ()
@@ -70,33 +70,37 @@ class Entry:
 class Conversation:
     """The entries of one Run so far."""
 
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[ConversationEntry] = field(default_factory=list[ConversationEntry])
     last_seq: int = 0
-    _calls: dict[str, Entry] = field(default_factory=dict[str, Entry])  # calls of the last reply, by id
+    _calls: dict[str, ConversationEntry] = field(
+        default_factory=dict[str, ConversationEntry]
+    )  # calls of the last reply, by id
     _parts: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])
     _said: str = ""
 
-    def apply(self, seq: int, event: events.StoredEvent) -> list[Entry]:
+    def apply(self, seq: int, event: events.StoredEvent) -> list[ConversationEntry]:
         """Apply the event at a place of the log, and return what it made or changed."""
         self.last_seq = seq
         before, changed = len(self.entries), self._follow(seq, event)
         for number, row in enumerate(event.describe(EventContext(self._parts, minute))):
             is_result = isinstance(event, events.FinishRun) and row.item == "end"
             if row.item not in _DRAWN and not is_result:
-                self._add(event, Entry(f"e{seq}-n{number}", "note", seq, 0, 0, row.text, row.word, row.colour))
+                self._add(
+                    event, ConversationEntry(f"e{seq}-n{number}", "note", seq, 0, 0, row.text, row.word, row.colour)
+                )
         new = self.entries[before:]
         return [*(entry for entry in changed if all(entry is not other for other in new)), *new]
 
-    def _add(self, event: events.StoredEvent, entry: Entry) -> Entry:
+    def _add(self, event: events.StoredEvent, entry: ConversationEntry) -> ConversationEntry:
         entry.step, entry.at = event.step_number, event.timestamp
         self.entries.append(entry)
         return entry
 
-    def _follow(self, seq: int, event: events.StoredEvent) -> list[Entry]:  # noqa: C901 - one case for each event
+    def _follow(self, seq: int, event: events.StoredEvent) -> list[ConversationEntry]:  # noqa: C901 - one case for each event
         match event:
             case events.StartRun():
                 attached = tuple(part for part in event.attachments if isinstance(part, BlobPart))
-                self._add(event, Entry(f"e{seq}", "query", seq, 0, 0, event.query, media=attached))
+                self._add(event, ConversationEntry(f"e{seq}", "query", seq, 0, 0, event.query, media=attached))
             case events.FinishGeneration():
                 self._reply(seq, event)
             case events.CallTools():
@@ -114,7 +118,7 @@ class Conversation:
             case events.StartToolCall():
                 return self._change(event.tool_call_id, state="runs")
             case events.CallDelegate():
-                changed: list[Entry] = []
+                changed: list[ConversationEntry] = []
                 for one in event.delegates:
                     changed += self._change(one.tool_call_id, state="delegated", delegate_run_id=one.run_id)
                 return changed
@@ -122,7 +126,7 @@ class Conversation:
                 return self._result(seq, event)
             case events.FinishRun():
                 if event.text.strip() and event.text != self._said:
-                    self._add(event, Entry(f"e{seq}", "result", seq, 0, 0, event.text))
+                    self._add(event, ConversationEntry(f"e{seq}", "result", seq, 0, 0, event.text))
             case _:
                 pass
         return []
@@ -136,7 +140,7 @@ class Conversation:
         call.approved_by, call.problem = decided.approved_by, decided.problem or ""
         call.state = "runs" if decided.kind == "tool" and not decided.asks else "decided"
 
-    def _change(self, call_id: str, **values: object) -> list[Entry]:
+    def _change(self, call_id: str, **values: object) -> list[ConversationEntry]:
         entry = self._calls.get(call_id)
         if entry is None or entry.call_entry is None:
             return []
@@ -150,25 +154,27 @@ class Conversation:
             entry_id = f"e{seq}-{number}"
             match part:
                 case ThinkingPart() if part.thinking.strip():
-                    self._add(event, Entry(entry_id, "thought", seq, 0, 0, part.thinking))
+                    self._add(event, ConversationEntry(entry_id, "thought", seq, 0, 0, part.thinking))
                 case TextPart() if part.text.strip():
                     self._said = part.text
-                    self._add(event, Entry(entry_id, "text", seq, 0, 0, part.text))
+                    self._add(event, ConversationEntry(entry_id, "text", seq, 0, 0, part.text))
                 case ToolCallPart():
                     call = CallEntry(part.tool_name, args=part.args, raw_args=part.raw_args or "")
-                    entry = Entry(entry_id, "call", seq, 0, 0, call_entry=call)
+                    entry = ConversationEntry(entry_id, "call", seq, 0, 0, call_entry=call)
                     self._calls[part.tool_call_id] = self._add(event, entry)
                 case ProviderToolPart():
                     state: CallState = "failed" if part.is_error else "done"
                     call = CallEntry(part.tool_name, "the provider runs it", part.args, state=state, result=part.result)
-                    self._add(event, Entry(entry_id, "call", seq, 0, 0, call_entry=call))
+                    self._add(event, ConversationEntry(entry_id, "call", seq, 0, 0, call_entry=call))
                 case _:
                     pass
 
-    def _result(self, seq: int, event: events.FinishToolCall) -> list[Entry]:
+    def _result(self, seq: int, event: events.FinishToolCall) -> list[ConversationEntry]:
         entry = self._calls.get(event.tool_call_id)
         if entry is None or entry.call_entry is None:
-            entry = self._add(event, Entry(f"e{seq}", "call", seq, 0, 0, call_entry=CallEntry(event.tool_name)))
+            entry = self._add(
+                event, ConversationEntry(f"e{seq}", "call", seq, 0, 0, call_entry=CallEntry(event.tool_name))
+            )
         call = entry.call_entry
         assert call is not None  # noqa: S101 - an entry of a call has one
         call.state = "failed" if event.is_error else "done"

@@ -19,7 +19,7 @@ from perstack.core.runs.log_rows import run_label
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
 from perstack.host import Host
-from perstack_studio.conversation import CallEntry, Conversation, Entry
+from perstack_studio.conversation import CallEntry, Conversation, ConversationEntry
 from perstack_studio.studio import environment
 from perstack_studio.views.job import JobState
 
@@ -42,16 +42,16 @@ class ExportedRun:
 
     id: str
     label: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ConversationEntry, ...]
     damage: str  # what is wrong with the log after the last entry; empty if nothing is
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EntryGroup:
     """Entries of a Run that follow each other, after some that are left out."""
 
     left_out: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ConversationEntry, ...]
 
 
 async def html_of_job(host: Host, job_id: str) -> bytes:
@@ -90,19 +90,19 @@ def _file(summary: JobSummary, state: JobState, runs: list[ExportedRun], now: in
     return content
 
 
-def _parts(entries: tuple[Entry, ...], limit: int, max_entries: int) -> tuple[Part, ...]:
+def _parts(entries: tuple[ConversationEntry, ...], limit: int, max_entries: int) -> tuple[EntryGroup, ...]:
     """Return the entries that are shown, with short texts: all, or those at both ends."""
     ends = max(1, max_entries // 2)
     left_out = max(0, len(entries) - 2 * ends)
     if not left_out:
-        return (Part(0, tuple(_short(entry, limit) for entry in entries)),)
+        return (EntryGroup(0, tuple(_short(entry, limit) for entry in entries)),)
     first, last = entries[:ends], entries[len(entries) - ends :]
-    return Part(0, tuple(_short(one, limit) for one in first)), Part(
+    return EntryGroup(0, tuple(_short(one, limit) for one in first)), EntryGroup(
         left_out, tuple(_short(one, limit) for one in last)
     )
 
 
-def _short(entry: Entry, limit: int) -> Entry:
+def _short(entry: ConversationEntry, limit: int) -> ConversationEntry:
     return replace(
         entry,
         text=_cut(entry.text, limit),
@@ -146,13 +146,13 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _without_references(text: str, runs: set[str]) -> str:
-    """Return the file with links to its own Runs only."""
+    """Return the file with links to the exported Runs only."""
 
-    def inside(match: re.Match[str]) -> str:
+    def internal_link(match: re.Match[str]) -> str:
         run = _RUN.search(match["address"])
         if run is not None and run[1] in runs:
             return f'<a href="#{run[1]}">{match["text"]}</a>'
         return match["text"]
 
     text = _IMAGE.sub(r"<em>\1</em>", _FORM.sub("", text))
-    return _BLANKS.sub("\n", _LINK.sub(inside, text))
+    return _BLANKS.sub("\n", _LINK.sub(internal_link, text))

@@ -50,14 +50,14 @@ class JobStates:
 
     async def current(self, job_id: str) -> JobSummary:
         """Return a Job as its logs have it. Raises NotFound, Damaged and StorageError."""
-        stored = await self._stored(job_id)
+        stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
         return await self._fold(job_id)
 
-    async def shown(self, job_id: str) -> JobSummary:
+    async def page_summary(self, job_id: str) -> JobSummary:
         """Return a Job for a page that must appear at once: of a long one that is driven, its last written summary."""
-        stored = await self._stored(job_id)
+        stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
         known = self._folded.get(job_id)
@@ -80,13 +80,13 @@ class JobStates:
 
     async def _row(self, job_id: str) -> JobSummary | None:
         try:
-            return await self.shown(job_id)
+            return await self.page_summary(job_id)
         except NotFound:
             return None
         except PerstackError:
             return await self._served_project.host.jobs.row(job_id)
 
-    async def _stored(self, job_id: str) -> JobSummary | None:
+    async def _stored_summary(self, job_id: str) -> JobSummary | None:
         """Return job.json; None if the Host must derive the summary, or may not show it here."""
         stored = await read_summary(self._served_project.host.storage, job_id, JobSummary)
         if stored is None or stored.id != job_id or stored.status == "queued":

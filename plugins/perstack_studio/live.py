@@ -17,7 +17,7 @@ from perstack.engine.log.storage_access import heads_in_summary
 from perstack.errors import PerstackError
 from perstack.host import Host
 
-_REST_S = 2.0  # seconds between two looks at a Job that nobody drives
+_REST_S = 2.0  # seconds between two reads of a Job that nobody drives
 _BEAT_S = 15.0  # seconds after which a silent stream sends a comment, which proxies and browsers wait for
 _MIN_REST_S = 0.25  # minimum seconds between two messages of a stream
 _REST_PER_STREAM_S = 0.02  # seconds between two messages of a stream, for each stream there is
@@ -48,7 +48,7 @@ class Feed:
                 await asyncio.wait_for(self._news.wait(), _BEAT_S)
         return self.version != known
 
-    async def shared(self, make: Callable[[], Awaitable[str]]) -> str:
+    async def render_once(self, make: Callable[[], Awaitable[str]]) -> str:
         """Return what `make` returns for the current version, made once for all listeners."""
         async with self._turn:
             if self._made is None or self._made[0] != self.version:
@@ -58,7 +58,7 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of all Jobs that somebody looks at."""
+    """The feeds of all Jobs on open pages."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

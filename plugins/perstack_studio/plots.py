@@ -30,7 +30,7 @@ class PlotBar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that is drawn."""
+    """Everything a plot draws."""
 
     title: str
     rows: tuple[Tick, ...]

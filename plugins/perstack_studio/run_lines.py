@@ -59,7 +59,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class StepLines:
-    """The events of one step, and those that prepared it."""
+    """The events of one step, and the events that prepared it."""
 
     step: int
     previous: int | None  # number of the step before it in the log; None for the first

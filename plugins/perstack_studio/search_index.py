@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search has found."""
+    """Events that a search has found, and whether the index was complete."""
 
     found: tuple[Found, ...]
     missing_jobs: int  # Jobs that are not in the index yet, or not completely

@@ -19,7 +19,7 @@ from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice, search_index_path
 from perstack.toml_reader.definition_with_includes import LoadedProject
-from perstack_studio.access import ENTER, Access
+from perstack_studio.access import ENTER, StudioAccess
 from perstack_studio.app import build_app
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
@@ -32,15 +32,15 @@ _SHUTDOWN_TIME_S = 3  # seconds for open responses to end
 
 
 @dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """Where the studio is served, and how."""
+class StudioOptions:
+    """Address and mode of the studio."""
 
     address: ListenAddress
     is_read_only: bool = False
     public_name: str = ""  # host name of the proxy in front of it; empty without one
 
 
-async def serve_studio(host: Host, loaded: LoadedProject, access: Access, serve_options: ServeOptions) -> None:
+async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, serve_options: StudioOptions) -> None:
     """Serve until a stop signal; then Jobs that were driven here are interrupted. Raises UsageError for the address."""
     async with host:
         definitions = Definitions(host, loaded)
@@ -80,7 +80,7 @@ async def _ignore_change() -> None:
     """Do nothing: a page asks for the Experts when it is loaded."""
 
 
-def link_of(serve_options: ServeOptions, access: Access, port: int) -> str:
+def link_of(serve_options: StudioOptions, access: StudioAccess, port: int) -> str:
     """Return a link that works once."""
     path = f"{ENTER}?key={access.key()}"
     if serve_options.public_name:

@@ -1,4 +1,4 @@
-"""What every page needs: the served project, the person's rights, and the templates."""
+"""Context of every page: the served project, the person's rights, and the templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perstack.doors.served_project import ServedProject
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
-from perstack_studio.access import Access
+from perstack_studio.access import StudioAccess
 from perstack_studio.checks import Checks
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
@@ -36,7 +36,7 @@ class Studio:
     """A project's studio, in the state of the application."""
 
     served_project: ServedProject
-    access: Access
+    access: StudioAccess
     templates: Environment
     feeds: Feeds
     states: JobStates
@@ -86,7 +86,7 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 def see_other(path: str) -> RedirectResponse:
-    """Return the answer to a form that was carried out: the page to look at next."""
+    """Return the answer to a form that was carried out: a redirection to the next page."""
     return RedirectResponse(path, 303)
 
 

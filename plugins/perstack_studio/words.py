@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from perstack.core.base.text import count, duration, plain_text
+from perstack.core.base.text import count, duration, one_line, plain_text
 from perstack.core.base.usage import Usage, cost_text
 from perstack.doors.shared.status_phrases import run_status_of, status_of
 from perstack.doors.shared.text import age_text, local_time, minute, shorten, size
@@ -39,7 +39,7 @@ COLOUR_BY_STATUS: Mapping[str, str] = {
     "stoppedByInterrupt": "warn",
     "stoppedByError": "bad",
 }
-"""Class of the mark beside a status."""
+"""Class of the mark of a status."""
 
 
 def cleaned(value: object) -> object:
@@ -60,7 +60,7 @@ def filters() -> dict[str, Callable[..., object]]:
     """Return the filters of the templates by name."""
     return {
         "age": age_text,
-        "cost": lambda usage, unpriced=0: cost_text(usage, unpriced),
+        "cost": cost,
         "count": count,
         "duration": duration,
         "json": as_json,
@@ -68,13 +68,28 @@ def filters() -> dict[str, Callable[..., object]]:
         "minute": minute,
         "run_status": run_status_of,
         "second": second,
-        "short": lambda text, width=100: shorten(" ".join(plain_text(text).split()), width),
+        "short": short,
         "size": size,
         "diff": diff_lines,
         "status": status_of,
-        "status_class": lambda status: COLOUR_BY_STATUS.get(status, "quiet"),
+        "status_class": status_class,
         "tokens": tokens,
     }
+
+
+def cost(usage: Usage, unpriced_tokens: int = 0) -> str:
+    """Return the cost of a usage; empty if nothing was used."""
+    return cost_text(usage, unpriced_tokens)
+
+
+def short(text: str, width: int = 100) -> str:
+    """Return the text on one line, in `width` cells."""
+    return shorten(one_line(plain_text(text)), width)
+
+
+def status_class(status: str) -> str:
+    """Return the class of the mark of a status."""
+    return COLOUR_BY_STATUS.get(status, "quiet")
 
 
 def as_json(value: object) -> str:
@@ -88,7 +103,7 @@ def second(milliseconds: int) -> str:
 
 
 def tokens(usage: Usage) -> str:
-    """Return the tokens of a usage, with those that were cached."""
+    """Return the tokens of a usage, with the cached ones."""
     cached = f", {usage.cached_input_tokens:,} cached" if usage.cached_input_tokens else ""
     return f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in{cached}, {usage.output_tokens:,} out)"
 

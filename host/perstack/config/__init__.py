@@ -1,1 +1,1 @@
-"""Where a project is, which grants its person gave, and the settings of a Run that its definition resolves to."""
+"""The place of a project, the grants of its person, and the settings of a Run that its definition resolves to."""

@@ -14,7 +14,7 @@ from perstack.core.runs.log_rows import run_label
 from perstack.engine.log.event_log import StoredLine
 from perstack.errors import NotFound, UsageError
 from perstack.ports.storage import RunRef
-from perstack_studio.conversation import Conversation, Entry
+from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.live import EventStream, event_of
 from perstack_studio.places import last_events, seq_of_step
 from perstack_studio.studio import Studio, page, see_other, studio_of
@@ -34,12 +34,12 @@ def pages() -> Iterable[BaseRoute]:
 
 
 async def _show_latest(request: Request) -> Response:
-    summary = await studio_of(request).states.shown(request.path_params["job"])
+    summary = await studio_of(request).states.page_summary(request.path_params["job"])
     return await _show(request, summary, summary.coordinator_run_id)
 
 
 async def _show_run(request: Request) -> Response:
-    summary = await studio_of(request).states.shown(request.path_params["job"])
+    summary = await studio_of(request).states.page_summary(request.path_params["job"])
     return await _show(request, summary, request.path_params["run"])
 
 
@@ -119,13 +119,13 @@ def _number(request: Request, name: str, default: int) -> int:
 async def _follow(request: Request) -> Response:
     """Send the entries that changed after the place `after`, or after the last one that the browser got."""
     studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
-    run_in(await studio.states.shown(job_id), run_id)
+    run_in(await studio.states.page_summary(job_id), run_id)
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
     given = request.headers.get("last-event-id", "")
     after = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else _number(request, "after", 0)
 
-    def rendered(entries: Iterable[Entry]) -> str:
+    def rendered(entries: Iterable[ConversationEntry]) -> str:
         return "".join(studio.render("entry.html", entry=entry, job_id=job_id, run_id=run_id) for entry in entries)
 
     async def changes() -> AsyncIterator[str]:
@@ -139,7 +139,7 @@ async def _follow(request: Request) -> Response:
                 known = feed.version
                 while True:
                     lines = await studio.host.jobs.events(run_id, job_id=job_id, after=last, limit=_MAX_PER_SEND)
-                    changed: dict[str, Entry] = {}
+                    changed: dict[str, ConversationEntry] = {}
                     for line in lines:
                         changed |= {entry.id: entry for entry in folded.apply(line.seq, line.event)}
                         last = line.seq

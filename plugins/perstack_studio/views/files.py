@@ -242,7 +242,7 @@ async def _show_plan(request: Request) -> Response:
 
 
 async def _rewind(request: Request) -> Response:
-    """Restore the files, if the plan is still the one that was shown."""
+    """Restore the files, if the plan has not changed since it was shown."""
     studio, fields = studio_of(request), await form_of(request)
     summary = await studio.served_project.job_to_drive(request.path_params["job"])
     if not fields.get("digest"):

@@ -1,4 +1,4 @@
-"""What waits for a person: questions and approvals, with everything that a yes covers, and the form to answer."""
+"""Inbox of a person: questions and approvals, with everything that a yes covers, and the form to answer."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def pages() -> Iterable[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedQuestion:
+class ShownQuestion:
     """An open question as a page shows it."""
 
     question: OpenQuestion
     job_id: str
     text: str
     accepted: AcceptedAnswers
-    consent: ConsentPage | None  # everything that a yes covers; None unless it is about a call
+    consent: ConsentPage | None  # everything that a yes covers; None for a question without a call
     is_whole: bool  # False if the page cannot show all of it: then only a no is accepted here
     arguments: str  # arguments of the call as JSON, to be changed
     digest: str  # of what is shown
 
 
-async def asked(studio: Studio, question: OpenQuestion, summary: JobSummary) -> AskedQuestion:
+async def question_page(studio: Studio, question: OpenQuestion, summary: JobSummary) -> ShownQuestion:
     """Return an open question with everything that a person should see before the answer."""
     consent, is_whole = None, True
     if question.call_digest:
@@ -57,9 +57,9 @@ async def asked(studio: Studio, question: OpenQuestion, summary: JobSummary) -> 
         is_whole = consent.fitted(TERMINAL).is_whole
     text = "" if consent is not None else question_text(question)
     shown = "\n".join(consent.lines) if consent is not None else text
-    # what was spent goes on while a person reads: it is no part of what is agreed to
+    # the cost may rise while a person reads, and nobody agrees to it
     agreed = "\n".join(line for row in consent.rows if row.kind != "spent" for line in row.lines) if consent else shown
-    return AskedQuestion(
+    return ShownQuestion(
         question,
         place_of(question.id)[0],
         text,
@@ -79,7 +79,7 @@ async def _show_inbox(request: Request) -> Response:
 async def _show_question(request: Request) -> Response:
     studio = studio_of(request)
     question, summary = await _open_question(studio, request.path_params["id"])
-    return await page(request, "question.html", asked=await asked(studio, question, summary), summary=summary)
+    return await page(request, "question.html", asked=await question_page(studio, question, summary), summary=summary)
 
 
 async def _open_question(studio: Studio, question_id: str) -> tuple[OpenQuestion, JobSummary]:
@@ -94,7 +94,7 @@ async def _answer(request: Request) -> Response:
     """Give an answer, if the question is open and what was shown of it is still so."""
     studio, fields = studio_of(request), await form_of(request)
     question, summary = await _open_question(studio, request.path_params["id"])
-    shown = await asked(studio, question, summary)
+    shown = await question_page(studio, question, summary)
     if fields.get("digest") != shown.digest:
         raise Conflict("what the call would do has changed since the page was loaded: read it again, then decide")
     text = _answer_text(shown, fields)
@@ -109,9 +109,9 @@ async def _answer(request: Request) -> Response:
     return see_other(f"/jobs/{summary.id}")
 
 
-def _answer_text(asked_question: AskedQuestion, fields: dict[str, str]) -> str:
+def _answer_text(shown_question: ShownQuestion, fields: dict[str, str]) -> str:
     """Return the answer of a form as `Host.answer` takes it. Raises UsageError for one that cannot be given here."""
-    accepted, answer = asked_question.accepted, fields.get("answer", "")
+    accepted, answer = shown_question.accepted, fields.get("answer", "")
     reason = fields.get("reason", "").strip()
     if not accepted.is_approval:
         if accepted.schema is None and not answer:
@@ -121,17 +121,17 @@ def _answer_text(asked_question: AskedQuestion, fields: dict[str, str]) -> str:
         return f"{answer}: {reason}" if reason and accepted.is_yes_no else answer
     if answer == "no":
         return f"no: {reason}" if reason else "no"
-    if not asked_question.is_whole:
+    if not shown_question.is_whole:
         raise UsageError("the call was not shown completely, so only a no is accepted here")
     if answer == "change":
-        return changed_answer(_changed(fields, asked_question))
+        return changed_answer(_changed_arguments(fields, shown_question))
     if answer not in accepted.options:
         raise UsageError("choose an answer")
     return answer
 
 
-def _changed(fields: dict[str, str], asked_question: AskedQuestion) -> JsonObject:
+def _changed_arguments(fields: dict[str, str], shown_question: ShownQuestion) -> JsonObject:
     args = read_arguments(fields.get("arguments", ""))
-    if args == asked_question.question.args:
+    if args == shown_question.question.args:
         raise UsageError("the arguments are unchanged: approve the call as it is, or change them")
     return args

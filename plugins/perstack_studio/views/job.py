@@ -29,7 +29,7 @@ def pages() -> Iterable[BaseRoute]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RunBar:
     """A Run in the time line, in thousandths of the Job's time."""
 
     placed: PlacedRun
@@ -39,10 +39,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What the page of a Job shows."""
+    """Content of the page of a Job."""
 
     summary: JobSummary
-    bars: tuple[Bar, ...]
+    bars: tuple[RunBar, ...]
     next_step: str
     plots: tuple[Plot, ...]  # cost and tokens over time
     remaining: tuple[str, ...]  # what is left of each budget
@@ -66,25 +66,25 @@ async def state_of(studio: Studio, summary: JobSummary) -> JobState:
     return JobState.of(summary, await studio.host.jobs.tree_of(summary), studio.checks.latest_of(summary.id))
 
 
-def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[Bar]:
+def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[RunBar]:
     """Yield the bar of each Run."""
     whole = max(1, summary.updated_at - summary.started_at)
     for placed in tree:
         start = (placed.run.started_at - summary.started_at) * 1000 // whole
         width = (placed.run.updated_at - placed.run.started_at) * 1000 // whole
-        yield Bar(placed, max(0, min(start, 999)), max(2, min(width, 1000)))
+        yield RunBar(placed, max(0, min(start, 999)), max(2, min(width, 1000)))
 
 
 async def _show_job(request: Request) -> Response:
     studio = studio_of(request)
-    state = await state_of(studio, await studio.states.shown(request.path_params["job"]))
+    state = await state_of(studio, await studio.states.page_summary(request.path_params["job"]))
     return await page(request, "job.html", job=state, summary=state.summary, tab="job")
 
 
 async def _follow(request: Request) -> Response:
     """Send the state of the Job each time that it has changed."""
     studio, job_id = studio_of(request), request.path_params["job"]
-    await studio.states.shown(job_id)  # raises NotFound before the stream begins
+    await studio.states.page_summary(job_id)  # raises NotFound before the stream begins
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
 
@@ -100,7 +100,7 @@ async def _follow(request: Request) -> Response:
                     yield ": beat\n\n"
                     continue
                 known = feed.version
-                yield event_of("state", await feed.shared(rendered))
+                yield event_of("state", await feed.render_once(rendered))
                 await studio.feeds.rest()
 
     return EventStream(changes())

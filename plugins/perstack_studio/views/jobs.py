@@ -19,7 +19,7 @@ from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
 PAGE_SIZE = 100
 READ_SIZE = 250  # Jobs that are read together for a filter
-MAX_READ = 2_000  # Jobs that one request reads to find those that a filter selects
+MAX_READ = 2_000  # Jobs that one request reads for a filter
 
 
 def pages() -> Iterable[BaseRoute]:
@@ -30,7 +30,7 @@ def pages() -> Iterable[BaseRoute]:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What a list of Jobs is restricted to; empty texts restrict nothing."""
+    """Filter of a list of Jobs; empty texts restrict nothing."""
 
     status: str = ""
     expert: str = ""

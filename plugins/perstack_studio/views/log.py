@@ -14,7 +14,7 @@ from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.doors.shared.filter_expression import FIELDS, Condition, parse_filter, unknown_fields
-from perstack.doors.shared.log_view import LogEntry, fits, in_order
+from perstack.doors.shared.log_view import LogEntry, in_order, meets_condition
 from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.ports.storage import RunRef
@@ -153,7 +153,7 @@ async def _selected(
 
 def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[LogEntry]:
     entries = in_order(logs)
-    return entries if condition is None else [entry for entry in entries if fits(entry, condition)]
+    return entries if condition is None else [entry for entry in entries if meets_condition(entry, condition)]
 
 
 def _lines(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[ListedEvent, ...]:

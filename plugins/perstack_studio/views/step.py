@@ -20,7 +20,7 @@ from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import PerstackError, UsageError
 from perstack_studio.call_reasons import CallReason, reasons_of
-from perstack_studio.conversation import Conversation, Entry
+from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, known_run
 from perstack_studio.sent import SentRequest, sent_request
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
@@ -53,7 +53,7 @@ class StepView:
 
     lines: StepLines
     start: events.StartRun | None  # None if the first event cannot be read
-    entries: tuple[Entry, ...]
+    entries: tuple[ConversationEntry, ...]
     reasons: tuple[CallReason, ...]
     event_rows: tuple[EventRow, ...]
     generations: tuple[tuple[int, events.StartGeneration], ...]

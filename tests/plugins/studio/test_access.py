@@ -13,7 +13,7 @@ from terminal import TEAM, Terminal
 
 from perstack.doors.shared.http_connections import LimitedConnection
 from perstack.system.clock import SYSTEM
-from perstack_studio.access import Access, AccessMiddleware
+from perstack_studio.access import StudioAccess, StudioAccessMiddleware
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ class _Connection(LimitedConnection):
 
 @pytest.mark.parametrize(("is_known", "told"), [(True, ["known", "stop", "restart"]), (False, [])])
 def test_only_a_known_browser_may_take_longer_than_a_request(is_known: bool, told: list[str]) -> None:
-    access, connection = Access("secret", SYSTEM), _Connection()
+    access, connection = StudioAccess("secret", SYSTEM), _Connection()
     cookie = f"{access.cookie}={access.enter(access.key())}" if is_known else ""
     scope = {
         "type": "http",
@@ -136,6 +136,6 @@ def test_only_a_known_browser_may_take_longer_than_a_request(is_known: bool, tol
 
     async def send(message: object) -> None: ...
 
-    asyncio.run(AccessMiddleware(PlainTextResponse("a page"), access)(scope, receive, send))
+    asyncio.run(StudioAccessMiddleware(PlainTextResponse("a page"), access)(scope, receive, send))
 
     assert connection.told == told

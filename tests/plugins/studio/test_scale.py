@@ -167,9 +167,9 @@ def test_what_viewers_of_a_job_share_is_made_once_for_each_change() -> None:
 
     async def watch() -> list[str]:
         feed = Feed()
-        first = await asyncio.gather(*(feed.shared(make) for _ in range(50)))
+        first = await asyncio.gather(*(feed.render_once(make) for _ in range(50)))
         feed.notify()
-        return [*first, *await asyncio.gather(*(feed.shared(make) for _ in range(50)))]
+        return [*first, *await asyncio.gather(*(feed.render_once(make) for _ in range(50)))]
 
     assert asyncio.run(watch()) == ["1"] * 50 + ["2"] * 50
 
@@ -200,7 +200,7 @@ def test_a_stream_outlives_the_time_for_a_request(monkeypatch: pytest.MonkeyPatc
     names = ("set_authenticated", "stop_deadline", "restart_deadline")
     connection = SimpleNamespace(**{name: (lambda name=name: calls.append(name)) for name in names})
     monkeypatch.setattr(access, "connection_of", lambda scope: connection)
-    keys = access.Access("s" * 32, SYSTEM)
+    keys = access.StudioAccess("s" * 32, SYSTEM)
     cookie = f"{keys.cookie}={keys._signed('session', SYSTEM.now() + 60_000)}".encode()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -211,7 +211,7 @@ def test_a_stream_outlives_the_time_for_a_request(monkeypatch: pytest.MonkeyPatc
 
     headers = [(b"host", b"localhost"), (b"cookie", cookie)]
     scope = {"type": "http", "method": "GET", "path": "/jobs/x/events", "headers": headers}
-    asyncio.run(access.AccessMiddleware(app, keys)(scope, nothing, nothing))
+    asyncio.run(access.StudioAccessMiddleware(app, keys)(scope, nothing, nothing))
 
     assert calls == ["set_authenticated", "stop_deadline", "answered", "restart_deadline"]
 

@@ -19,7 +19,7 @@ from perstack.doors.shared.filter_expression import (
     types_named,
     unknown_fields,
 )
-from perstack.doors.shared.log_view import LogEntry, fits, is_delegate, json_of, parse_line
+from perstack.doors.shared.log_view import LogEntry, is_delegate, json_of, meets_condition, parse_line
 from perstack.errors import UsageError
 
 _T = TypeVar("_T")
@@ -74,7 +74,7 @@ def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEn
         delegated = _delegated_calls(entries) if event_filter.delegations else frozenset[tuple[str, bytes]]()
         selected = [entry for entry in selected if _is_wanted(entry, event_filter, delegated)]
     if event_filter.condition is not None:
-        selected = [entry for entry in selected if fits(entry, event_filter.condition)]
+        selected = [entry for entry in selected if meets_condition(entry, event_filter.condition)]
     return list(selected)
 
 

@@ -299,7 +299,7 @@ def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
 # Events that an expression selects.
 
 
-def fits(entry: LogEntry, condition: Condition) -> bool:
+def meets_condition(entry: LogEntry, condition: Condition) -> bool:
     """Return whether the condition holds for an event."""
     args = {}
     if entry.type == "callTools":
