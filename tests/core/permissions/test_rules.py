@@ -83,7 +83,7 @@ def test_a_ruling_names_the_rule_its_list_and_what_it_is_about():
     assert (ruling.rule, ruling.list) == ("exec(rm -rf *)", "deny")
     assert ruling.source == "perstack.toml [permissions].deny"
     assert ruling.subject == "rm -rf x"
-    assert ruling.said == "the rule exec(rm -rf *) of perstack.toml [permissions].deny"
+    assert ruling.reason_text == "the rule exec(rm -rf *) of perstack.toml [permissions].deny"
 
 
 @pytest.mark.parametrize(
@@ -332,5 +332,5 @@ SEARCH = PolicyCall(tool="webSearch", skill="provider", shown="searchOfTheVendor
 def test_a_tool_that_the_provider_runs_is_offered_only_if_every_use_is_allowed(lists, is_offered):
     ruling = decide_offer([rules(**lists)], SEARCH)
     assert ruling.decision == ("allow" if is_offered else "deny")
-    assert is_offered or "perstack.toml [permissions]" in ruling.said
+    assert is_offered or "perstack.toml [permissions]" in ruling.reason_text
     assert decide_offer([rules(**lists), rules(deny=("webSearch",))], SEARCH).decision == "deny"

@@ -179,7 +179,7 @@ def test_a_ruling_says_what_of_the_line_it_is_about():
     assert ruling.subject == "rm -f a"
     ruling = decide_call([SOME], line("ls && sudo ls"))
     assert ruling.subject == "sudo ls"
-    assert ruling.said == "sudo runs other programs (perstack.toml [permissions])"
+    assert ruling.reason_text == "sudo runs other programs (perstack.toml [permissions])"
 
 
 def test_a_rule_about_the_shell_itself_holds_for_its_lines():
