@@ -135,7 +135,7 @@ PARTS = {
         "job",
     }.union(
         ("id_or_latest", "list", "load", "logs", "row", "row_to_delete", "run_state", "runs", "state_at"),
-        ("tree", "unsettled", "rows", "watch"),
+        ("tree", "tree_of", "unsettled", "rows", "watch"),
     ),
     PostedTexts: {"tell", "drop", "standing_texts"},
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(

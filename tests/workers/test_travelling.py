@@ -158,7 +158,7 @@ def test_skills_that_are_too_large_are_refused_before_anything_is_recorded(
     host = here.host([])
     with pytest.raises(UsageError, match=words) as refused:
         wait_for(host.submit("lead", "go", job_id="job"))
-    assert "or into one whose name begins with a dot, which is left out" in str(refused.value)
+    assert "or into a subfolder whose name begins with a dot, which is left out" in str(refused.value)
     assert not wait_for(host.storage.has_job("job"))
     hidden = here.folder / "csv" / ".data"
     hidden.mkdir()

@@ -139,7 +139,7 @@ def test_no_text_below_the_doors_names_a_command_or_an_option() -> None:
 
 
 def test_no_plugin_but_a_door_names_a_command() -> None:
-    doors = {"perstack_tui", "perstack_server", "perstack_acp"}
+    doors = {"perstack_tui", "perstack_server", "perstack_studio", "perstack_acp"}
     files = [file for file in sorted((ROOT / "plugins").rglob("*.py")) if doors.isdisjoint(file.parts)]
     assert [f"{file}: {node.value}" for file in files for node in _texts(file) if COMMAND_NAME.search(node.value)] == []
 
