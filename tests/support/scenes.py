@@ -66,7 +66,7 @@ SCRIPT = {
     ],
 }
 LATER = {**SCRIPT, "guest": [SCRIPT["guest"][0].model_copy(update={"delay_ms": 1500})]}
-VERSES = text("\n".join(f"Verse {number}." for number in range(1, 13)), delay_ms=1500)
+VERSES = text("\n".join(f"Verse {number}." for number in range(1, 13)), delay_ms=4000)
 MORE = {**SCRIPT, "lead": [*SCRIPT["lead"][:-1], VERSES]}
 SLOW = {**SCRIPT, "lead": [PLAN, PARTS, text("The haiku begins with an old pond.", delay_ms=60_000)]}
 
