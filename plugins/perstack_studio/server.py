@@ -10,6 +10,7 @@ from functools import partial
 
 import uvicorn
 
+from perstack.audit.searched_texts import search_index_path
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import Definitions, ServedProject
 from perstack.doors.shared.http_connections import ConnectionLimits, ListenAddress, http_server, listen, protocol
@@ -17,7 +18,7 @@ from perstack.doors.shared.job_tasks import JobTasks
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
-from perstack.system.user import notice, search_index_path
+from perstack.system.user import notice
 from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_studio.access import ENTER, StudioAccess
 from perstack_studio.app import build_app

@@ -15,6 +15,7 @@ from perstack.audit.event_redaction import (
     remains_of,
     texts_to_blank,
 )
+from perstack.audit.searched_texts import remove_search_index
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
@@ -32,7 +33,7 @@ from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
-from perstack.system.user import remove_search_index, this_process
+from perstack.system.user import this_process
 
 _MIN_SEARCHED_CHARACTERS = 4  # minimum characters of a text that is searched for: a shorter one occurs everywhere
 _MIN_CONTAINED_CHARACTERS = 8

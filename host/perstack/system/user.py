@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -54,27 +53,6 @@ def user_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
     variable, _ = _DIRECTORIES[kind]
     configured = Path(env.get(variable, ""))
     return configured / "perstack" if configured.is_absolute() else _default_directory(kind, env)
-
-
-def search_index_path(location: str, env: Mapping[str, str]) -> Path:
-    """Return the file with the texts of a store's Jobs that a search has read: a cache, which a redaction removes."""
-    name = sha256(location.encode(errors="surrogateescape")).hexdigest()[:32]
-    return user_directory("cache", env) / "search" / f"{name}.db"
-
-
-def remove_search_index(location: str, env: Mapping[str, str]) -> None:
-    """Remove the texts of a store's Jobs that a search has read. Raises StorageError."""
-    with suppress(FileNotFoundError):
-        try:
-            path = search_index_path(location, env)
-        except StorageError:
-            return  # without a home directory there is none
-        try:
-            path.unlink()
-        except PermissionError as error:
-            raise StorageError(
-                f"{path}: it may have redacted texts, and cannot be removed: {error.strerror}"
-            ) from error
 
 
 def user_directories(*environments: Mapping[str, str]) -> tuple[Path, ...]:
