@@ -196,7 +196,7 @@ def _alias(name: str) -> tuple[str, str]:
             else None
         )
         if isinstance(target, ast.Name) and target.id == name and isinstance(node, (ast.Assign, ast.AnnAssign)):
-            value = "" if node.value is None else ast.unparse(node.value).strip("'")
+            value = "" if node.value is None else ast.unparse(node.value).strip("'").replace("'", '"')
             about = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
             return f"{name} = {value}", " ".join(str(about).split()) or _ALIASES[name]
     raise LookupError(name)

@@ -228,7 +228,10 @@ def test_the_recording_may_stand_in_perstack_toml_and_starts_no_program_by_that(
     [
         ({}, "provider recorded has no recording: give --recording FILE"),
         ({"recording": 3}, "recording must be the path of a recording"),
-        ({"recording": "x", "tools": "dead"}, "tools is 'dead': use `live`, `recorded`, or a table with one of them for each tool"),
+        (
+            {"recording": "x", "tools": "dead"},
+            "tools is 'dead': use `live`, `recorded`, or a table with one of them for each tool",
+        ),
         ({"recording": "x", "tools": {"exec": 1}}, "tools.exec is 1: use"),
         ({"recording": "x", "definition": "none"}, "use `same` or `any`"),
         ({"recording": "x", "pace": "slow"}, "pace is 'slow': use seconds from 0 to 60"),
