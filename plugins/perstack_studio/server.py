@@ -29,6 +29,7 @@ from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _SHUTDOWN_TIME_S = 3  # seconds for open responses to end
+_BUSY_REMEDY = "name another port, or, if it is this studio, print a link to it with --link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
         )
         watching = asyncio.create_task(definitions.watch(_ignore_change))
         try:
-            with listen(serve_options.address) as listener:
+            with listen(serve_options.address, _BUSY_REMEDY) as listener:
                 server = http_server(
                     build_app(studio),
                     protocol(ConnectionLimits()),
