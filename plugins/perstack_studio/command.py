@@ -36,11 +36,11 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     """
     import asyncio
 
-    from perstack.doors.shared.http_connections import ListenAddress, is_answered
+    from perstack.doors.shared.http_connections import ListenAddress
     from perstack.doors.shared.local_secret import local_secret
     from perstack.system.clock import SYSTEM
     from perstack_studio.access import StudioAccess
-    from perstack_studio.server import StudioOptions, link_of, serve_studio
+    from perstack_studio.server import StudioOptions, is_answered, link_of, serve_studio
 
     listen_address = ListenAddress.parse(address)
     if listen_address.socket_path is not None:

@@ -37,7 +37,6 @@ from perstack.system.user import notice
 # Listening sockets: an address, or a Unix socket for this user.
 
 _UNIX = "unix:"
-_ANSWER_TIME_S = 3.0  # seconds for a program on this machine to accept a connection
 _BACKLOG = 128  # connections that the system queues until they are accepted
 
 
@@ -91,15 +90,6 @@ def listen(address: ListenAddress, busy_remedy: str = "name another port") -> Ge
     """Yield a listening socket. Raises UsageError, which says what to do if another program has the port."""
     with _unix(address.socket_path) if address.socket_path is not None else _tcp(address, busy_remedy) as listener:
         yield listener
-
-
-def is_answered(address: ListenAddress) -> bool:
-    """Return whether a program accepts connections at an address of TCP."""
-    try:
-        socket.create_connection((address.host, address.port), timeout=_ANSWER_TIME_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def place_of(address: ListenAddress, listener: socket.socket, path: str) -> str:
