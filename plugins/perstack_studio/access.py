@@ -157,7 +157,7 @@ class StudioAccessMiddleware:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or not self._access.is_own_name(host):
-            return PlainTextResponse("this is not a name of this server: see --allow-host", 421)
+            return PlainTextResponse("this is not a name of this studio: see --behind-proxy", 421)
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return PlainTextResponse("this request comes from another page", 403)

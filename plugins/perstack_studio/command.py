@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import click
@@ -12,6 +13,7 @@ from perstack.doors.cli.terminal import print_out
 from perstack.errors import UsageError
 
 _DEFAULT_ADDRESS = "127.0.0.1:7475"
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?")
 
 
 @click.command("studio", cls=GroupedCommand)
@@ -38,7 +40,7 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     from perstack.doors.shared.local_secret import local_secret
     from perstack.system.clock import SYSTEM
     from perstack_studio.access import StudioAccess
-    from perstack_studio.server import StudioOptions, link_of, serve_studio
+    from perstack_studio.server import StudioOptions, is_answered, link_of, serve_studio
 
     listen_address = ListenAddress.parse(address)
     if listen_address.socket_path is not None:
@@ -48,11 +50,16 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
             f"--http {address}: others can reach this address: put a proxy with TLS in front, and name it with"
             " --behind-proxy"
         )
+    if behind_proxy and not _HOST_NAME.fullmatch(behind_proxy):
+        raise UsageError(f"--behind-proxy {behind_proxy}: write its host name alone, such as studio.example.org")
     loaded = options.load()
     secret = local_secret("studio", options.find().state_root.resolve(), os.environ)
-    access = StudioAccess(secret, SYSTEM, (behind_proxy,) if behind_proxy else (), is_secure=bool(behind_proxy))
+    names = (behind_proxy.lower().partition(":")[0],) if behind_proxy else ()
+    access = StudioAccess(secret, SYSTEM, names, is_secure=bool(behind_proxy))
     served = StudioOptions(listen_address, read_only, behind_proxy)
     if link:
+        if not is_answered(listen_address):
+            raise UsageError(f"no studio runs at {address}: start it with `perstack studio`")
         print_out(link_of(served, access, listen_address.port))
         return
     access.started = SYSTEM.now()

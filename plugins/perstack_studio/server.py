@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,8 @@ from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _SHUTDOWN_TIME_S = 3  # seconds for open responses to end
+_ANSWER_TIME_S = 3.0  # seconds for a program on this machine to accept a connection
+_BUSY_REMEDY = "name another port, or, if it is this studio, print a link to it with --link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
         )
         watching = asyncio.create_task(definitions.watch(_ignore_change))
         try:
-            with listen(serve_options.address) as listener:
+            with listen(serve_options.address, _BUSY_REMEDY) as listener:
                 server = http_server(
                     build_app(studio),
                     protocol(ConnectionLimits()),
@@ -79,6 +82,15 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
 
 async def _ignore_change() -> None:
     """Do nothing: a page asks for the Experts when it is loaded."""
+
+
+def is_answered(address: ListenAddress) -> bool:
+    """Return whether a program accepts connections at an address of TCP."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=_ANSWER_TIME_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def link_of(serve_options: StudioOptions, access: StudioAccess, port: int) -> str:

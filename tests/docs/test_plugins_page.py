@@ -15,7 +15,7 @@ import pytest
 from pages import fenced, page, run_line, section
 
 from perstack.ports import hooks
-from perstack.ports.commands import GROUP
+from perstack.ports.commands import GROUP, PluginDocument
 
 PAGE = page("docs/plugins.md")
 SPECS = {name: spec for name, spec in vars(hooks).items() if name.startswith("perstack_")}
@@ -126,6 +126,17 @@ def test_the_door_lists_jobs_and_is_listed_itself(folder: Path) -> None:
     assert "\n  hello        Greet the latest Jobs.\n  log " in _perstack(folder, "--help", **env).stdout
     assert "    perstack hello --take 3\n" in _perstack(folder, "hello --help", **env).stdout
     assert _perstack(folder, "plugins", **env).returncode == 0
+
+
+def test_the_document_is_a_format_of_export(folder: Path) -> None:
+    (source,) = re.findall(r"^`my_documents\.py`:\n\n```python\n(.*?)^```$", PAGE, re.M | re.S)
+    (folder / "my_documents.py").write_text(source)
+    with (folder / "perstack_dice-1.0.dist-info" / "entry_points.txt").open("a") as file:
+        file.write(f"[{GROUP}]\nresult = my_documents\n")
+    assert _perstack(folder, "run player 'two dice' --provider echo --job-id dice").returncode == 0
+    done = _perstack(folder, "export dice --format result")
+    assert (done.returncode, done.stdout) == (0, "TWO DICE"), done.stderr
+    assert f"`{PluginDocument.__name__}`" in section(PAGE, "### Documents")
 
 
 def test_the_door_imports_only_what_is_stable() -> None:

@@ -84,7 +84,7 @@ async def _show_question(request: Request) -> Response:
 
 async def _open_question(studio: Studio, question_id: str) -> tuple[OpenQuestion, JobSummary]:
     """Return an open question. Raises Conflict if it is not open."""
-    summary = await studio.served_project.job(place_of(question_id)[0])
+    summary = await studio.served_project.job(place_of(question_id, "question")[0])
     if summary.asking is None or summary.asking.id != question_id:
         raise Conflict(f"question {question_id} has been answered already, or was never asked")
     return summary.asking, summary

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -101,6 +104,45 @@ def test_an_address_that_others_reach_needs_a_proxy(terminal: Terminal) -> None:
 
     assert result.code == 2
     assert "--behind-proxy" in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (("--http", "127.0.0.1:{port}"), "another program listens there: name another port, or, if it is this studio,"),
+        (("--http", "127.0.0.1:1", "--link"), "no studio runs at 127.0.0.1:1: start it with `perstack studio`"),
+        (("--http", "192.0.2.1:0", "--behind-proxy", "a.example.org"), "name one of its own, such as 127.0.0.1"),
+        (("--behind-proxy", "https://a.example.org/"), "write its host name alone, such as studio.example.org"),
+    ],
+)
+def test_a_wrong_address_is_one_line_with_a_remedy(
+    server: StudioServer, terminal: Terminal, args: tuple[str, ...], remedy: str
+) -> None:
+    port = server.url.rpartition(":")[2]
+
+    result = terminal.run("studio", *(text.format(port=port) for text in args))
+
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert remedy in result.err
+
+
+def test_a_studio_is_served_although_its_standard_streams_are_closed(terminal: Terminal) -> None:
+    terminal.project(TEAM)
+    line = [sys.executable, "-m", "perstack", "studio", "--provider", "scripted", "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&-', "sh", *line], cwd=terminal.workspace, env=terminal.env, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    with process:
+        assert b"open in a browser" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_proxy_may_have_a_port_and_capitals(terminal: Terminal) -> None:
+    with serving_studio(terminal.project(TEAM), "--behind-proxy", "Studio.example.org:8443") as server:
+        assert server.link.startswith("https://Studio.example.org:8443/enter?key=")
 
 
 class _Connection(LimitedConnection):

@@ -8,6 +8,7 @@ reader of the request can report when it is complete.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -85,9 +86,9 @@ class ListenAddress:
 
 
 @contextmanager
-def listen(address: ListenAddress) -> Generator[socket.socket]:
-    """Yield a listening socket. Raises UsageError if that fails."""
-    with _unix(address.socket_path) if address.socket_path is not None else _tcp(address) as listener:
+def listen(address: ListenAddress, busy_remedy: str = "name another port") -> Generator[socket.socket]:
+    """Yield a listening socket. Raises UsageError, which says what to do if another program has the port."""
+    with _unix(address.socket_path) if address.socket_path is not None else _tcp(address, busy_remedy) as listener:
         yield listener
 
 
@@ -106,15 +107,24 @@ def _is_of_this_user(connection: socket.socket) -> bool:
     return bool(uid == os.geteuid())
 
 
-def _tcp(address: ListenAddress) -> socket.socket:
+def _tcp(address: ListenAddress, busy_remedy: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         listener = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
         # connections inherit it. asyncio sets it only for sockets that name their protocol, which this one does not,
         # and each response would wait 40 ms for the client's acknowledgement of its head
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except socket.gaierror as error:
+        raise UsageError(
+            f"--http {address.host}:{address.port}: no such name: write an address of this machine"
+        ) from error
     except OSError as error:
-        raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from error
+        problem = {
+            errno.EADDRINUSE: f"another program listens there: {busy_remedy}",
+            errno.EADDRNOTAVAIL: "this machine does not have the address: name one of its own, such as 127.0.0.1",
+            errno.EACCES: "only root may listen there: name a port from 1024",
+        }.get(error.errno or 0, error.strerror or str(error))
+        raise UsageError(f"--http {address.host}:{address.port}: {problem}") from error
     return listener
 
 
@@ -207,6 +217,7 @@ def http_server(
             limit_concurrency=max_connections,
             log_level="error",
             access_log=False,
+            use_colors=False,  # by default it asks stdout, which may be closed
             timeout_graceful_shutdown=shutdown_s,
         )
     )
