@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -95,7 +96,8 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
         "token": studio.access.token_of(request.headers),
         "now": studio.host.clock.now(),
     }
-    return HTMLResponse(studio.render(template, **frame, **values), status)
+    # in a thread: the Markdown of a hostile page takes seconds
+    return HTMLResponse(await asyncio.to_thread(studio.render, template, **frame, **values), status)
 
 
 def see_other(path: str) -> RedirectResponse:

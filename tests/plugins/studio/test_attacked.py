@@ -142,3 +142,38 @@ def test_a_form_is_bounded(server: StudioServer, visitor: Visitor) -> None:
 def test_a_number_that_is_too_long_is_a_mistake_in_arguments() -> None:
     with pytest.raises(UsageError, match="too long"):
         read_arguments(f'{{"path": {LONG_NUMBER}}}')
+
+
+def test_a_stream_of_a_damaged_log_ends_without_a_traceback(terminal: Terminal) -> None:
+    _ran(terminal)
+    log = next((terminal.jobs() / "of-says").glob("runs/*/events.jsonl"))
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(lines[0] + b"\xff\x00 garbage\n" + b"".join(lines[1:]))
+
+    with serving_studio(terminal) as server:
+        response = server.visitor().client.get("/jobs/of-says/runs/of-says-1/events")
+
+    assert response.text.startswith("retry: 1000\n\n")
+    assert response.text.endswith("retry: 15000\n\n")
+
+
+def test_long_texts_make_more_pages_and_no_longer_one(terminal: Terminal) -> None:
+    steps = 24
+    turns = [reply("<&>" * 30_000, ("think", {"thought": f"{number}"})) for number in range(steps)]
+    terminal.project("maxRepeats = 0\n[experts.long]\ninstruction = 'x'\n", long=[*turns, reply("Done.")])
+    assert not terminal.run("run", "long", "go", "--provider", "scripted", "--no-input", "--job-id", "long").code
+
+    with serving_studio(terminal) as server:
+        visitor, path, seen, pages = server.visitor(), "/jobs/long/runs/long-1", [], 0
+        while path:
+            page = visitor.get(path)
+            assert len(page) < 5_000_000
+            pages += 1
+            seen += re.findall(r'<article class="entry text[^"]*" id="([^"]*)"', page)
+            older = re.search(r'<a href="([^"]*)">Older</a>', page)
+            path = older[1] if older else ""
+        place = visitor.client.get("/jobs/long/runs/long-1?step=3").headers["Location"]
+        assert f'id="{place.partition("#")[2]}"' in visitor.get(place.partition("#")[0])
+
+    assert pages == 3
+    assert len(seen) == len({*seen}) == steps + 1
