@@ -12,6 +12,7 @@ from terminal import Terminal, reply, trusting
 
 from perstack.doors.shared.edited_arguments import read_arguments
 from perstack.errors import UsageError
+from perstack_studio.words import markdown
 
 PROJECT = """
 [permissions]
@@ -177,3 +178,10 @@ def test_long_texts_make_more_pages_and_no_longer_one(terminal: Terminal) -> Non
 
     assert pages == 3
     assert len(seen) == len({*seen}) == steps + 1
+
+
+@pytest.mark.parametrize("bomb", ["[", "![", "[]("])
+def test_brackets_that_would_take_a_second_are_shown_as_written(bomb: str) -> None:
+    text = bomb * 10_000
+
+    assert markdown(text) == f"<pre class=text>{text}</pre>"
