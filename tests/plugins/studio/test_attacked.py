@@ -152,7 +152,10 @@ def test_a_stream_of_a_damaged_log_ends_without_a_traceback(terminal: Terminal) 
     log.write_bytes(lines[0] + b"\xff\x00 garbage\n" + b"".join(lines[1:]))
 
     with serving_studio(terminal) as server:
-        response = server.visitor().client.get("/jobs/of-says/runs/of-says-1/events")
+        visitor = server.visitor()
+        response = visitor.client.get("/jobs/of-says/runs/of-says-1/events")
+        assert "Restore the file from a copy" in visitor.get("/jobs/of-says/conversation", 503)
+        assert "completed" in visitor.get("/jobs/of-says")
 
     assert response.text.startswith("retry: 1000\n\n")
     assert response.text.endswith("retry: 15000\n\n")
