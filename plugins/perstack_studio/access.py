@@ -28,7 +28,6 @@ LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
 SESSION_MS = 30 * 24 * 3_600_000  # milliseconds for which a browser stays known
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 MAX_USED_LINKS = 10_000
-MAX_BODY_BYTES = 1 << 20  # maximum bytes of a form
 
 _Purpose = Literal["link", "session"]
 
@@ -159,7 +158,7 @@ class StudioAccessMiddleware:
         if len(headers.getlist("host")) != 1 or not self._access.is_own_name(host):
             return PlainTextResponse("this is not a name of this studio: see --behind-proxy", 421)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _host_of(origin) != host:
             return PlainTextResponse("this request comes from another page", 403)
         if scope["method"] not in ("GET", "HEAD") and origin is None:
             return PlainTextResponse("a form is sent by a page of this server, so it has an Origin", 403)
@@ -169,6 +168,14 @@ class StudioAccessMiddleware:
             "Open the link that `perstack studio` printed at its terminal. `perstack studio --link` prints another.",
             401,
         )
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and port of an Origin; empty without any."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 ENTER = "/enter"  # the path of a one-time link

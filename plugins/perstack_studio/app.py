@@ -14,7 +14,16 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.errors import (
+    Conflict,
+    DispatcherError,
+    NeedsPerson,
+    NotAllowed,
+    NotFound,
+    PerstackError,
+    StorageError,
+    UsageError,
+)
 from perstack_studio.access import ENTER, SESSION_MS, StudioAccessMiddleware
 from perstack_studio.studio import Studio, page, studio_of
 from perstack_studio.views import (
@@ -109,7 +118,7 @@ def _status_of(error: PerstackError) -> int:
             return 403
         case UsageError():
             return 400
-        case DispatcherError():
+        case DispatcherError() | StorageError():  # a full disk or foreign bytes are no defect of the studio
             return 503
         case _:
             return 500

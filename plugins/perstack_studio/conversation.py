@@ -18,6 +18,7 @@ from perstack.core.runs.log_rows import EventContext, RowItem
 from perstack.dataclass import dataclass
 from perstack.doors.shared.call_diffs import edit_by
 from perstack.doors.shared.text import minute
+from perstack_studio.words import MAX_TEXT_CHARS
 
 EntryKind = Literal["query", "thought", "text", "call", "note", "result"]
 CallState = Literal["decided", "waits", "runs", "done", "failed", "delegated"]
@@ -64,6 +65,16 @@ class ConversationEntry:
     colour: str = ""
     call_entry: CallEntry | None = None
     media: tuple[BlobPart, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """About how many characters a page shows of it."""
+        call = self.call_entry
+        texts = [len(self.text)]
+        if call is not None:
+            arguments = [len(str(args)) for args in (call.args, call.changed_args) if args]
+            texts += [len(call.raw_args), len(call.result), sum(map(len, call.diff)), *arguments]
+        return sum(min(length, MAX_TEXT_CHARS) for length in texts)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ _BEAT_S = 15.0  # seconds after which a silent stream sends a comment, which pro
 _MIN_REST_S = 0.25  # minimum seconds between two messages of a stream
 _REST_PER_STREAM_S = 0.02  # seconds between two messages of a stream, for each stream there is
 _RETRY_MS = 1_000  # milliseconds after which a browser connects again
+_RETRY_AFTER_ERROR_MS = 15_000  # milliseconds after which it does if the Job could not be read
 _MAX_STREAMS = 200
 
 
@@ -150,5 +151,8 @@ class EventStream(StreamingResponse):
 
 async def _with_retry(events: AsyncIterable[str]) -> AsyncGenerator[str]:
     yield f"retry: {_RETRY_MS}\n\n"
-    async for event in events:
-        yield event
+    try:
+        async for event in events:
+            yield event
+    except PerstackError:  # the response has begun: the page that is loaded again says what is wrong
+        yield f"retry: {_RETRY_AFTER_ERROR_MS}\n\n"

@@ -241,9 +241,8 @@ def texts_of(event: events.StoredEvent) -> Iterable[str]:
 
 def _match(words: str) -> str:
     """Return the words as an FTS5 query: each is found as it is written, the last one also as a beginning."""
-    quoted = [
-        '"{}"'.format(word.replace('"', '""')) for word in words.split()[:_MAX_WORDS] if any(map(str.isalnum, word))
-    ]
+    split = words.replace("\0", " ").split()  # SQLite reads a query up to its first NUL
+    quoted = ['"{}"'.format(word.replace('"', '""')) for word in split[:_MAX_WORDS] if any(map(str.isalnum, word))]
     return " ".join(quoted) + "*" if quoted else ""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
@@ -29,6 +32,17 @@ if TYPE_CHECKING:
     from perstack.core.base.ids import By
 
 _TEMPLATES = Path(__file__).with_name("templates")
+MAX_BODY_BYTES = 4 << 20  # maximum bytes of a form as it is sent
+_MAX_FIELDS = 100
+
+
+class _PlaceConvertor(IntegerConvertor):
+    """`{name:place}` in the path of a route: a place or step, of which no log has more than nine digits."""
+
+    regex = "[0-9]{1,9}"
+
+
+register_url_convertor("place", _PlaceConvertor())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,8 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
         "token": studio.access.token_of(request.headers),
         "now": studio.host.clock.now(),
     }
-    return HTMLResponse(studio.render(template, **frame, **values), status)
+    # in a thread: the Markdown of a hostile page takes seconds
+    return HTMLResponse(await asyncio.to_thread(studio.render, template, **frame, **values), status)
 
 
 def see_other(path: str) -> RedirectResponse:
@@ -97,11 +112,23 @@ async def form_of(request: Request) -> dict[str, str]:
     studio = studio_of(request)
     studio.check_may_change()
     studio.open_questions.invalidate()
-    async with request.form(max_files=0, max_fields=100, max_part_size=1 << 20) as form:
-        fields = {name: value for name, value in form.items() if isinstance(value, str)}
-    if not hmac.compare_digest(fields.pop("token", ""), studio.access.token_of(request.headers)):
+    fields = await _fields_of(request)
+    if not hmac.compare_digest(fields.pop("token", "").encode(), studio.access.token_of(request.headers).encode()):
         raise UsageError("this form is of another session: load its page again")
     return fields
+
+
+async def _fields_of(request: Request) -> dict[str, str]:
+    """Return what was posted, as pages post it. Raises UsageError for more than a form may have."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY_BYTES:
+            raise UsageError(f"a form has at most {MAX_BODY_BYTES >> 20} MiB")
+    try:
+        return dict(parse_qsl(data.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError as error:
+        raise UsageError(f"a form has at most {_MAX_FIELDS} fields") from error
 
 
 def environment() -> Environment:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT_CHARS = 100_000  # characters of one text in a page; the raw event has all of it
 _MAX_MARKDOWN_CHARS = 40_000  # characters of a text whose Markdown is rendered; a longer one is shown as written
+_MAX_BRACKETS = 1_000  # `[` of a text whose Markdown is rendered: each may look for its end in the whole text
 _MAX_LEVEL = 20  # nesting of blocks
 
 COLOUR_BY_STATUS: Mapping[str, str] = {
@@ -111,7 +112,7 @@ def tokens(usage: Usage) -> str:
 def markdown(text: str) -> Markup:
     """Return a text of a model as HTML; as it is written if it is long or deep."""
     text = plain_text(text)
-    if len(text) <= _MAX_MARKDOWN_CHARS:
+    if len(text) <= _MAX_MARKDOWN_CHARS and text.count("[") <= _MAX_BRACKETS:
         parser = _parser()
         tokens_of_text = parser.parse(text)
         for token in tokens_of_text:

@@ -132,7 +132,7 @@ def _event_view(event: StoredEvent) -> EventView:
 async def side_of(studio: Studio, name: str) -> ComparedSide:
     """Return the side that a form names. Raises NotFound, and UsageError for a name that is none."""
     job_id, _, run_id = name.partition("/")
-    if run_id.isdigit():
+    if run_id.isascii() and run_id.isdigit() and len(run_id) < 10:
         run_id = run_id_of(job_id, int(run_id))
     summary = await studio.served_project.current_job(job_id)
     run = run_in(summary, run_id) if run_id else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from perstack.core.runs.events import StoredEvent
 
 WINDOW = 400  # events that one page shows
-_MAX_PER_SEND = 400  # events that one message of a stream is made of
+_MAX_PER_SEND = 100  # events that one message of a stream is made of
+MAX_CHARS = 1_000_000  # characters of a page, or of a message of a stream, after which no further event is shown
 
 
 def pages() -> Iterable[BaseRoute]:
@@ -58,6 +60,9 @@ async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
         return await _jump(request, summary.id, run)
     until = _number(request, "until", run.head_seq)
     folded, first = await window(studio, summary.id, run_id, until)
+    entries = latest_entries(folded.entries)
+    if len(entries) < len(folded.entries):
+        first = entries[0].seq - 1
     is_end = until >= run.head_seq
     return await page(
         request,
@@ -65,7 +70,7 @@ async def _show(request: Request, summary: JobSummary, run_id: str) -> Response:
         summary=summary,
         run=run,
         label=run_label(run.expert_key, run.id),
-        entries=folded.entries,
+        entries=entries,
         first=first,
         last=folded.last_seq,
         is_end=is_end,
@@ -89,7 +94,22 @@ async def _jump(request: Request, job_id: str, run_summary: RunSummary) -> Respo
         changed = folded.apply(line.seq, line.event)
         if line.seq <= (seq or 1) or not shown_id:  # the first event of a step has no entry of its own
             shown_id = changed[0].id if changed else "" if line.seq == seq else shown_id
+    shown = next((entry for entry in folded.entries if entry.id == shown_id), None)
+    if shown is not None and all(entry is not shown for entry in latest_entries(folded.entries)):
+        until = shown.seq  # what follows is too long for one page with it
     return see_other(f"/jobs/{job_id}/runs/{run_summary.id}?until={until}#{shown_id}")
+
+
+def latest_entries(entries: Sequence[ConversationEntry]) -> Sequence[ConversationEntry]:
+    """Return the entries of the last events that have `MAX_CHARS` together, and at least those of the last one."""
+    chars, first = 0, len(entries)
+    for number in range(len(entries) - 1, -1, -1):
+        chars += entries[number].size
+        if chars > MAX_CHARS and first < len(entries) and entries[number].seq != entries[first].seq:
+            break
+        first = number
+    # an event is shown completely or not at all
+    return [entry for entry in entries[first:] if first == 0 or entry.seq > entries[first - 1].seq] or entries[first:]
 
 
 async def window(studio: Studio, job_id: str, run_id: str, until: int) -> tuple[Conversation, int]:
@@ -130,6 +150,7 @@ async def _follow(request: Request) -> Response:
 
     async def changes() -> AsyncIterator[str]:
         folded, _ = await window(studio, job_id, run_id, after)
+        folded.entries.clear()  # shown: calls that may still change are kept by id
         last, known = after, -1
         with studio.feeds.feed(job_id) as feed:
             while not studio.feeds.is_closing:
@@ -139,15 +160,29 @@ async def _follow(request: Request) -> Response:
                 known = feed.version
                 while True:
                     lines = await studio.host.jobs.events(run_id, job_id=job_id, after=last, limit=_MAX_PER_SEND)
-                    changed: dict[str, ConversationEntry] = {}
-                    for line in lines:
-                        changed |= {entry.id: entry for entry in folded.apply(line.seq, line.event)}
-                        last = line.seq
-                    if changed:
-                        yield event_of("entries", rendered(changed.values()), last)
+                    for last, entries in _by_message(folded, lines):
+                        if entries:
+                            yield event_of("entries", await asyncio.to_thread(rendered, entries), last)
                     if len(lines) < _MAX_PER_SEND:
                         break
                 folded.entries.clear()  # sent: calls that may still change are kept by id
                 await studio.feeds.rest()
 
     return EventStream(changes())
+
+
+def _by_message(
+    folded: Conversation, lines: Sequence[StoredLine[StoredEvent]]
+) -> Iterator[tuple[int, list[ConversationEntry]]]:
+    """Apply the events; yield what they changed for each message of a stream, with the place of its last event."""
+    changed: dict[str, ConversationEntry] = {}
+    chars = 0
+    for line in lines:
+        entries = folded.apply(line.seq, line.event)
+        changed |= {entry.id: entry for entry in entries}
+        chars += sum(entry.size for entry in entries)
+        if chars > MAX_CHARS:
+            yield line.seq, [*changed.values()]
+            changed, chars = {}, 0
+    if lines:
+        yield lines[-1].seq, [*changed.values()]

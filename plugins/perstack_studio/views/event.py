@@ -18,7 +18,7 @@ from perstack_studio.run_lines import RunLines, StoredEntry, known_run
 from perstack_studio.studio import page, studio_of
 from perstack_studio.views.step import rows_at
 
-_EVENT = "/jobs/{job}/runs/{run}/events/{seq:int}"
+_EVENT = "/jobs/{job}/runs/{run}/events/{seq:place}"
 _MAX_BEFORE = 6  # events before it that are read: a decision about calls shows the arguments of the reply before it
 
 

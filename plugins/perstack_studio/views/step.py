@@ -26,7 +26,7 @@ from perstack_studio.sent import SentRequest, sent_request
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
 MAX_FOLDED = 3_000  # events of a log that are folded for the page of a step; for more a person asks
-_STEP = "/jobs/{job}/runs/{run}/steps/{step:int}"
+_STEP = "/jobs/{job}/runs/{run}/steps/{step:place}"
 _REDUCTIONS = (events.CompactHistory, events.ShrinkResults, events.DropText)
 
 

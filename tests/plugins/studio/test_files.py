@@ -167,7 +167,7 @@ def test_what_can_be_read_of_a_damaged_job_is_shown(written: Terminal) -> None:
         page = visitor.get("/jobs/j1/files")
         assert ">solo#1, step 1<" in page
         assert ">solo#1, step 2<" not in page
-        visitor.get(_rewinds(page)[-1], 500)
+        visitor.get(_rewinds(page)[-1], 503)
         assert re.search(r'<p class="warn">[^<]*line 11', page)
         assert "only a part of the events" in visitor.get("/compare?a=j1&b=j1").lower()
 

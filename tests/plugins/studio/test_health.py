@@ -83,7 +83,7 @@ def test_a_storage_that_is_gone_is_said_in_each_section_in_one_line(terminal: Te
         state.rename(terminal.workspace / "gone")
         state.write_text("")
         page = visitor.get("/health")
-        costs = visitor.get("/costs", 500)
+        costs = visitor.get("/costs", 503)
         experts = visitor.get("/experts")
         state.unlink()
         (terminal.workspace / "gone").rename(state)

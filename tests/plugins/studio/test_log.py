@@ -117,10 +117,10 @@ def test_damage_is_named_and_the_rest_is_shown(terminal: Terminal) -> None:
         one_run = visitor.get(f"/jobs/{job_id}/log?run={job_id}-1")
         assert "1 to 9 of 9 events" in one_run
         assert "its hash follows event 8" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/events/9")
-        assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/events/10", status=500)
+        assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/events/10", status=503)
         assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/2")
         assert "line 10" not in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/1")
-        assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/40", status=500)
+        assert "line 10" in visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/40", status=503)
         checked = visitor.get(f"/jobs/{job_id}/check")
         assert 'class="status long bad"' in checked
         assert f"{job_id}-1, event 10" in checked

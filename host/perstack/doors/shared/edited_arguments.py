@@ -61,6 +61,8 @@ def read_arguments(text: str) -> JsonObject:
         raise UsageError(f"the changed arguments, line {error.lineno}: {error.msg}") from error
     except RecursionError:
         raise UsageError("the changed arguments are nested too deeply") from None
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise UsageError("the changed arguments have a number that is too long") from None
     if not isinstance(value, dict):
         raise UsageError("the changed arguments are not a JSON object")
     return value
