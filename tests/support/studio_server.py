@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -72,6 +73,8 @@ def serving_studio(
     terminal: Terminal, *args: str, address: str = "127.0.0.1:0", is_killed: bool = False
 ) -> Iterator[StudioServer]:
     """Start a studio. It is stopped by a signal, and must end cleanly, unless the test kills it."""
+    # the index of a search is no file of the developer's own cache
+    terminal.env.setdefault("XDG_CACHE_HOME", os.environ["XDG_STATE_HOME"])
     process = warm.perstack(
         *("studio", "--provider", "scripted", "--http", address, *args),
         cwd=terminal.workspace,
