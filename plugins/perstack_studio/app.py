@@ -14,10 +14,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from perstack.doors.shared.http_connections import http_status
 from perstack.errors import (
     Conflict,
-    DispatcherError,
-    NeedsPerson,
     NotAllowed,
     NotFound,
     PerstackError,
@@ -109,19 +108,9 @@ async def _show_http_error(request: Request, error: Exception) -> Response:
 
 
 def _status_of(error: PerstackError) -> int:
-    match error:
-        case NotAllowed() | Conflict():
-            return 409
-        case NotFound():
-            return 404
-        case NeedsPerson():
-            return 403
-        case UsageError():
-            return 400
-        case DispatcherError() | StorageError():  # a full disk or foreign bytes are no defect of the studio
-            return 503
-        case _:
-            return 500
+    status = http_status(error)
+    # a full disk or foreign bytes are no defect of the studio
+    return 503 if status == 500 and isinstance(error, StorageError) else status
 
 
 def _title_of(error: PerstackError) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
-
-import uvicorn
 
 from perstack.audit.searched_texts import search_index_path
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import Definitions, ServedProject
-from perstack.doors.shared.http_connections import ConnectionLimits, ListenAddress, http_server, listen, protocol
+from perstack.doors.shared.http_connections import (
+    ConnectionLimits,
+    ListenAddress,
+    http_server,
+    listen,
+    protocol,
+    stopped_by_signals,
+)
 from perstack.doors.shared.job_tasks import JobTasks
-from perstack.doors.shared.signals import handle_stop_signals
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
@@ -69,7 +71,12 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
                     max_head_bytes=_MAX_HEAD_BYTES,
                     shutdown_s=_SHUTDOWN_TIME_S,
                 )
-                with _stopped_by_signals(studio, server):
+
+                async def finish() -> None:
+                    await project.job_tasks.close()
+                    await feeds.close()
+
+                with stopped_by_signals(server, finish):
                     port = listener.getsockname()[1]
                     notice(f"open in a browser, within ten minutes: {link_of(serve_options, access, port)}")
                     await server.serve([listener])
@@ -99,22 +106,3 @@ def link_of(serve_options: StudioOptions, access: StudioAccess, port: int) -> st
     if serve_options.public_name:
         return f"https://{serve_options.public_name}{path}"
     return serve_options.address.url(path, port=port)
-
-
-@contextmanager
-def _stopped_by_signals(studio: Studio, server: uvicorn.Server) -> Generator[None]:
-    stopping: list[asyncio.Task[None]] = []
-
-    async def stop() -> None:
-        await studio.served_project.job_tasks.close()
-        await studio.feeds.close()
-        server.should_exit = True
-
-    def stop_gently() -> None:
-        stopping.append(asyncio.create_task(stop()))
-
-    def again() -> None:
-        server.force_exit = True
-
-    with handle_stop_signals(stop_gently, again):
-        yield

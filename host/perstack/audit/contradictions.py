@@ -23,7 +23,7 @@ def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
     found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
     if event.expert_key != run.start.expert_key:
         found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
-    # an event between two steps belongs to the one that ends or to the one that begins
+    # an event between two steps belongs to the ending step or to the beginning one
     if not max(1, run.step) <= event.step_number <= run.step + 1:
         found.append(Repetition("stepNumber", event.step_number, run.step))
     return found

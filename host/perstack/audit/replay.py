@@ -44,7 +44,7 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
             words = (
                 "what the model was sent has been redacted since"
                 if requests.inherits_redacted
-                else "the log has no digest of what the model was sent, or one that another version made"
+                else "the log has no digest of what the model was sent, or another version made it"
             )
             unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
         if damage is not None:

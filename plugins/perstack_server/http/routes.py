@@ -30,9 +30,10 @@ from perstack.doors.operations import (
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
 from perstack.doors.served_project import ServedProject
+from perstack.doors.shared.http_connections import http_status
 from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.next_step_phrases import http_phrase
-from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.errors import NotAllowed, PerstackError, UsageError
 from perstack.oversight.cloud_events import is_cloud_event, read_cloud_event
 from perstack.tasks import operation_table
 from perstack.tasks.execution_memory import StoredTasks
@@ -228,21 +229,5 @@ def _refusal(error: PerstackError) -> Response:
     problem: JsonObject = {"title": type(error).__name__, "detail": error.text_for(http_phrase)}
     if isinstance(error, NotAllowed):
         problem["allowed"] = list(error.allowed)
-    problem["status"] = status = _status(error)
+    problem["status"] = status = http_status(error)
     return JSONResponse(problem, status, media_type="application/problem+json")
-
-
-def _status(error: PerstackError) -> int:
-    match error:
-        case NotAllowed() | Conflict():
-            return 409
-        case NotFound():
-            return 404
-        case NeedsPerson():
-            return 403
-        case UsageError():
-            return 400
-        case DispatcherError():
-            return 503
-        case _:
-            return 500

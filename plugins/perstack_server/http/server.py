@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import uvicorn
-
 from perstack.config.project_place import find_config
-from perstack.doors.shared.http_connections import ConnectionLimits, http_server, listen, place_of, protocol
-from perstack.doors.shared.signals import handle_stop_signals
+from perstack.doors.shared.http_connections import (
+    ConnectionLimits,
+    http_server,
+    listen,
+    place_of,
+    protocol,
+    stopped_by_signals,
+)
 from perstack.errors import UsageError
 from perstack.system.user import notice
 from perstack_server.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack_server.http.routes import job_routes, routes
 from perstack_server.http.streams import RETRY_MS, MemoryEventStore, ResumableStreams
 from perstack_server.mcp.server import build_server
-from perstack_server.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
+from perstack_server.mcp.workspaces import OpenRoot, ServeOptions, Workspace, serve_projects
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session is dropped
@@ -53,7 +54,12 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
                 max_head_bytes=_MAX_HEAD_BYTES,
                 shutdown_s=_SHUTDOWN_TIME_S,
             )
-            with _stopped_by_signals(workspaces, streams, server):
+
+            async def finish() -> None:
+                await workspaces.stop_jobs()
+                streams.end_listening()
+
+            with stopped_by_signals(server, finish):
                 notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
                 await server.serve([listener])
 
@@ -72,22 +78,3 @@ def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
         return open_root(folder)
 
     return open_workspace
-
-
-@contextmanager
-def _stopped_by_signals(workspaces: Workspaces, streams: ResumableStreams, server: uvicorn.Server) -> Generator[None]:
-    stopping: list[asyncio.Task[None]] = []
-
-    async def stop() -> None:
-        await workspaces.stop_jobs()
-        streams.end_listening()
-        server.should_exit = True
-
-    def stop_gently() -> None:
-        stopping.append(asyncio.create_task(stop()))
-
-    def again() -> None:
-        server.force_exit = True
-
-    with handle_stop_signals(stop_gently, again):
-        yield

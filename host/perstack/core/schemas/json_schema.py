@@ -55,7 +55,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What keywords need to know about the current check. Resolving a `$ref` costs `reference_price` steps."""
+    """State of the current check that keywords use. Resolving a `$ref` costs `reference_price` steps."""
 
     meter: Meter
     reference_price: int

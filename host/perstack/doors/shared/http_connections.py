@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from ipaddress import IPv6Address, ip_address
@@ -31,7 +31,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from perstack.dataclass import dataclass
-from perstack.errors import UsageError
+from perstack.doors.shared.signals import handle_stop_signals
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.system.user import notice
 
 # Listening sockets: an address, or a Unix socket for this user.
@@ -221,6 +222,42 @@ def http_server(
             timeout_graceful_shutdown=shutdown_s,
         )
     )
+
+
+@contextmanager
+def stopped_by_signals(server: uvicorn.Server, finish: Callable[[], Awaitable[None]]) -> Generator[None]:
+    """Await `finish` at the first stop signal, then end the server; end it at once at the second."""
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await finish()
+        server.should_exit = True
+
+    def stop_gently() -> None:
+        stopping.append(asyncio.create_task(stop()))
+
+    def again() -> None:
+        server.force_exit = True
+
+    with handle_stop_signals(stop_gently, again):
+        yield
+
+
+def http_status(error: PerstackError) -> int:
+    """Return the status of a response to a request that failed with this error."""
+    match error:
+        case NotAllowed() | Conflict():
+            return 409
+        case NotFound():
+            return 404
+        case NeedsPerson():
+            return 403
+        case UsageError():
+            return 400
+        case DispatcherError():
+            return 503
+        case _:
+            return 500
 
 
 # Limits for connections, above all for those that are not authenticated.
