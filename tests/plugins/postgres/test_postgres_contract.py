@@ -37,6 +37,7 @@ def opener_on(server: PostgresServer) -> Opener:
         ("perstack_postgres.plugin", location),
         damage=damage,
         shares_blobs=True,
+        expiry=10,  # the server ends the lease when it reads the end of the connection, which a busy machine delays
     )
 
 
