@@ -1,9 +1,11 @@
-"""Speed of the studio: `python bench/studio.py [--only long|many|live] [--browser /usr/bin/chromium]`.
+"""Speed of the studio: `python bench/studio.py [--only long|many|live|watched] [--browser /usr/bin/chromium]`.
 
 - long: Jobs of 20,000 and 100,000 events: the first answer of a server that was just started, a jump to a step, first
   paint, and the memory of the page in a browser (only if playwright is installed)
 - many: 10,000 Jobs: the list, a filter, and a page that shows the number of open questions
 - live: 50 viewers on 200 Jobs that another process drives: processor time of the studio
+- watched: a live Job of a step a second whose conversation and page stay open for `--minutes` (an hour): memory of the
+  pages and of the studio, twelve times; only if asked for
 """
 
 from __future__ import annotations
@@ -38,17 +40,19 @@ PERSTACK = str(Path(sys.executable).with_name("perstack"))
 TOML = '[experts.writer]\ninstruction = "Write."\n'
 STEP_S = 5.0  # seconds that each step of a live Job takes
 LIVE_JOBS, VIEWERS, WATCH_S = 200, 50, 20.0
+WATCHED_STEP_S = 1.0  # seconds that each step takes of the Job that is watched for an hour
 REPLY = turn(tool("think", {"thought": "hm " * 30}), text="I look at it again.")
 
 
 class SlowModel(ScriptedProvider):
     """A model that takes some seconds for each reply, and never ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float) -> None:
         super().__init__(lambda _: REPLY)
+        self.step_s = step_s
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(self.step_s)
         return await super().generate(request, on_delta)
 
 
@@ -237,40 +241,76 @@ def bench_live(folder: Path) -> None:
         driver.wait()
 
 
+def bench_watched(folder: Path, browser: str, minutes: float) -> None:
+    from playwright.sync_api import sync_playwright
+
+    command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(WATCHED_STEP_S)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        with serving(folder) as (client, studio, url), sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+            context = chromium.new_context()
+            context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in client.cookies.jar])
+            pages = [context.new_page() for _ in range(2)]
+            for page, path in zip(pages, ("/jobs/live000/conversation", "/jobs/live000"), strict=True):
+                page.goto(url + path, wait_until="load")
+            for twelfth in range(13):
+                processes = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+                memory = max(anonymous_mb(one["id"]) for one in processes if one["type"] == "renderer")
+                entries = pages[0].locator(".entry").count()
+                print(
+                    f"after {minutes * twelfth / 12:4.0f} minutes: pages {memory:.0f} MB, {entries:,} entries, "
+                    f"studio {anonymous_mb(studio.pid):.0f} MB",
+                    flush=True,
+                )
+                if twelfth < 12:
+                    pages[0].wait_for_timeout(minutes * 60_000 / 12)
+            chromium.close()
+    finally:
+        driver.kill()
+        driver.wait()
+
+
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def drive(folder: Path) -> None:
+async def drive(folder: Path, job_count: int, step_s: float) -> None:
     """Drive Jobs until the process is ended."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 100_000), hard))
-    async with open_host(folder, SlowModel()) as host:
+    async with open_host(folder, SlowModel(step_s)) as host:
         jobs = []
-        for number in range(LIVE_JOBS):
+        for number in range(job_count):
             jobs.append(asyncio.create_task(host.run("writer", "Go on.", job_id=f"live{number:03}")))
-            await asyncio.sleep(STEP_S / LIVE_JOBS)
+            await asyncio.sleep(step_s / job_count)
         print("driven", flush=True)
         await asyncio.gather(*jobs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("long", "many", "live"))
+    parser.add_argument("--only", choices=("long", "many", "live", "watched"))
+    parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--browser", default="/usr/bin/chromium")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=LIVE_JOBS, help=argparse.SUPPRESS)
+    parser.add_argument("--step-s", type=float, default=STEP_S, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drive is not None:
-        asyncio.run(drive(options.drive))
+        asyncio.run(drive(options.drive, options.jobs, options.step_s))
         return
     benches: dict[str, Callable[[Path], None]] = {
         "long": lambda folder: bench_long(folder, options.browser),
         "many": bench_many,
         "live": bench_live,
+        "watched": lambda folder: bench_watched(folder, options.browser, options.minutes),
     }
     for name, bench in benches.items():
-        if options.only in (None, name):
+        if options.only == name or (options.only is None and name != "watched"):
             with TemporaryDirectory() as folder:
                 (Path(folder) / "perstack.toml").write_text(TOML)
                 bench(Path(folder))
