@@ -22,13 +22,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event as Flag
 
 import httpx
 
-from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -77,7 +78,7 @@ async def write_job(folder: Path, job_id: str, events: int) -> None:
     for number in range(1, steps + 1):
         written += [moved(event, number, len(written) + at) for at, event in enumerate(step, 1)]
     written += [moved(event, steps + 1, len(written) + at) for at, event in enumerate(last, 1)]
-    lines, head = seal(EMPTY_LOG, [json.dumps(e, ensure_ascii=False, separators=(",", ":")).encode() for e in written])
+    lines, head = sealed_by_step(written)
     job = next(folder.rglob(f"jobs/{job_id}"))  # noqa: ASYNC240 - nothing else runs in this loop
     for path in job.rglob("checkpoints/*.json"):
         path.unlink()
@@ -85,6 +86,16 @@ async def write_job(folder: Path, job_id: str, events: int) -> None:
     summary["totalSteps"] = summary["runs"][0]["steps"] = steps + 1
     summary["runs"][0] |= {"headSeq": head.seq, "headHash": head.hash}
     (job / "job.json").write_text(json.dumps(summary, separators=(",", ":")))
+
+
+def sealed_by_step(written: list[dict[str, object]]) -> tuple[list[bytes], Head]:
+    """Return the lines of a log that each step was appended to by itself, as a host does, and its head."""
+    lines, head = list[bytes](), EMPTY_LOG
+    for _, step in groupby(written, lambda event: event["stepNumber"]):
+        payloads = [json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() for event in step]
+        added, head = seal(head, payloads)
+        lines += added
+    return lines, head
 
 
 def moved(event: dict[str, object], step: int, seq: int) -> dict[str, object]:
