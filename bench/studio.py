@@ -1,4 +1,4 @@
-"""Speed of the studio: `python bench/studio.py [--only long|many|live|watched] [--browser /usr/bin/chromium]`.
+"""Speed of the studio: `python bench/studio.py [--only long|many|live|watched|pages] [--browser /usr/bin/chromium]`.
 
 - long: Jobs of 20,000 and 100,000 events: the first answer of a server that was just started, a jump to a step, first
   paint, and the memory of the page in a browser (only if playwright is installed)
@@ -6,6 +6,8 @@
 - live: 50 viewers on 200 Jobs that another process drives: processor time of the studio
 - watched: a live Job of a step a second whose conversation and page stay open for `--minutes` (an hour): memory of the
   pages and of the studio, twelve times; only if asked for
+- pages: bytes, requests and first paint of the list of Jobs and of a Job, and of each `--url` of another server, which
+  for example `adk web` or `devui` has started
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +44,7 @@ PERSTACK = str(Path(sys.executable).with_name("perstack"))
 TOML = '[experts.writer]\ninstruction = "Write."\n'
 STEP_S = 5.0  # seconds that each step of a live Job takes
 LIVE_JOBS, VIEWERS, WATCH_S = 200, 50, 20.0
+PAGE_LOADS = 5  # loads of each page, of which the median is printed
 WATCHED_STEP_S = 1.0  # seconds that each step takes of the Job that is watched for an hour
 REPLY = turn(tool("think", {"thought": "hm " * 30}), text="I look at it again.")
 
@@ -252,6 +256,42 @@ def bench_live(folder: Path) -> None:
         driver.wait()
 
 
+def bench_pages(folder: Path, browser: str, urls: list[str]) -> None:
+    from playwright.sync_api import sync_playwright
+
+    asyncio.run(write_job(folder, "short", 100))
+    with serving(folder) as (client, _, studio_url), sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for url in (f"{studio_url}/jobs", f"{studio_url}/jobs/short", *urls):
+            paints, sizes, requests = list[float](), list[float](), 0
+            for _ in range(PAGE_LOADS):
+                context = chromium.new_context()  # with an empty cache
+                context.add_cookies(
+                    [{"name": c.name, "value": c.value or "", "url": studio_url} for c in client.cookies.jar]
+                )
+                page, received = context.new_page(), dict[str, float]()
+                session = context.new_cdp_session(page)
+                session.send("Network.enable")
+                session.on("Network.loadingFinished", partial(note_size, received))
+                page.goto(url, wait_until="load")
+                page.wait_for_timeout(1_500)
+                paints.append(
+                    page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1")
+                )
+                sizes.append(sum(received.values()))
+                requests = len(received)
+                context.close()
+            paint, size = sorted(paints)[PAGE_LOADS // 2], sorted(sizes)[PAGE_LOADS // 2]
+            shown = url.removeprefix(studio_url)
+            print(f"{shown:40} {size / 1000:8,.0f} KB in {requests:3} requests, first paint {paint:5.0f} ms")
+        chromium.close()
+
+
+def note_size(received: dict[str, float], event: dict[str, float | str]) -> None:
+    """Keep the bytes of a response as they came over the network."""
+    received[str(event["requestId"])] = float(event["encodedDataLength"])
+
+
 def bench_watched(folder: Path, browser: str, minutes: float) -> None:
     from playwright.sync_api import sync_playwright
 
@@ -304,7 +344,8 @@ async def drive(folder: Path, job_count: int, step_s: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("long", "many", "live", "watched"))
+    parser.add_argument("--only", choices=("long", "many", "live", "watched", "pages"))
+    parser.add_argument("--url", action="append", default=[])
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--browser", default="/usr/bin/chromium")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
@@ -318,6 +359,7 @@ def main() -> None:
         "long": lambda folder: bench_long(folder, options.browser),
         "many": bench_many,
         "live": bench_live,
+        "pages": lambda folder: bench_pages(folder, options.browser, options.url),
         "watched": lambda folder: bench_watched(folder, options.browser, options.minutes),
     }
     for name, bench in benches.items():
