@@ -147,7 +147,7 @@ def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
         if expert is None:
             project.check_broken(key)
             names = ", ".join(sorted(project.experts)) or "none"
-            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; there are: {names}")
+            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; available: {names}")
     return frozenset(expert.key for expert in by_key.values() if expert is not None)
 
 
