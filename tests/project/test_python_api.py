@@ -77,7 +77,7 @@ def test_a_listener_may_be_a_method_of_a_list(tmp_path: Path) -> None:
 
 def test_a_listener_that_takes_no_event_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
-        perstack.UsageError, match=r"^on_event is called with an event, or with an event and its line, and takes \(\)$"
+        perstack.UsageError, match=r"^on_event is called with an event, or with an event and its line, but takes \(\)$"
     ):
         _run(tmp_path, lambda: None)
     assert not (tmp_path / "perstack").exists()

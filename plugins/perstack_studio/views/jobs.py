@@ -45,7 +45,7 @@ class JobFilter:
         try:
             cost = float(given.get("cost") or 0)
         except ValueError as error:
-            raise UsageError(f"cost: {given['cost']!r} is no number of dollars") from error
+            raise UsageError(f"cost: {given['cost']!r} is not a number of dollars") from error
         texts = {name: given.get(name, "").strip() for name in ("status", "expert", "label", "text")}
         return cls(**texts, cost=cost)
 

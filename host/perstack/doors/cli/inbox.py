@@ -88,7 +88,7 @@ def answer_command(
         options.open_host(), lambda host: _find_question(host, ident, answer, is_change=changed is not None)
     )
     if found is None:
-        print_err(f"task {ident}: answered; perstack task run-due lets it continue")
+        print_err(f"task {ident}: answered; `perstack task run-due` continues it")
         return
     host = open_attended_host(options, output_options)
     lines = JobOutput(output_options)
@@ -310,7 +310,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     target, task = run_with(options.open_host(), lambda host: _answer_task(host, target, event))
     if task is not None:
-        print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
+        print_err(f"task {target}: {task.status}, answered; `perstack task run-due` continues it")
         return
 
     async def signal_job(on_event: OnEvent) -> JobSummary:

@@ -108,7 +108,7 @@ class _Request:
         if self.shows_state and self.selects_events:
             raise UsageError(
                 "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary select events: "
-                "leave them out here"
+                "leave them out when showing a checkpoint"
             )
         if self.follow and (self.shows_state or self.offset or self.context or self.summary):
             raise UsageError(

@@ -375,8 +375,7 @@ def dispatcher_of(host: Host) -> Dispatcher:
     dispatcher = host.dispatcher
     if dispatcher is None:
         raise UsageError(
-            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
-            " or keep Jobs in PostgreSQL"
+            "no dispatcher is set: give --dispatcher postgresql://USER@HOST/DATABASE, or keep Jobs in PostgreSQL"
         )
     return dispatcher
 

@@ -302,8 +302,8 @@ class ConnectionLimits:
         if self._said_at is None or now - self._said_at > _NOTICE_INTERVAL_S:
             self._said_at = now
             notice(
-                f"there are too many connections: more than {self.max_connections} in all, or more than"
-                f" {self.max_unauthenticated} from one address, are refused"
+                f"too many connections: new ones are refused above {self.max_connections} in total, or"
+                f" {self.max_unauthenticated} without authentication from one address"
             )
 
 

@@ -190,4 +190,4 @@ def _keep(path: Path) -> None:
         except (NotRead, OSError):
             return  # a file that cannot be read was not written by this command
         if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
-            print_err(f"note: it does not ignore {' and '.join(missing)}: add that if this folder is in git")
+            print_err(f"note: .gitignore does not ignore {' and '.join(missing)}: add that if this folder is in git")
