@@ -594,13 +594,13 @@ class Host:
         """
         changed, question_id = options.get("changed"), asked_id(options.get("question"), options.get("question_id"))
         if changed is not None and text:
-            raise UsageError("changed: it is the whole answer: leave the text out")
+            raise UsageError("`changed` is a whole answer: leave out the text")
         streams = await self._settled_streams()
         continues_here = options.get("resume_from") is None and options.get("drive") is not False
         if streams is not None and question_id is not None and continues_here:
             stream = streams.asking(question_id)
             if stream is not None and output is not None:
-                raise UsageError("output: pass it to `stream`, whose `Finished` has the result")
+                raise UsageError("pass `output` to `stream`: its `Finished` has the result")
             if stream is not None:
                 answer = person_answer(text, changed, options.get("by"), question_id, options.get("signal"))
                 return await stream.answer(question_id, answer, options.get("on_event"))

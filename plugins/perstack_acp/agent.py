@@ -166,7 +166,7 @@ class PerstackAgent:
                 )
             if editor_session.host.project.expert(mode_id) is None:
                 raise UsageError(
-                    f"there is no Expert {mode_id!r}; there are: {', '.join(editor_session.host.project.experts)}"
+                    f"there is no Expert {mode_id!r}; available: {', '.join(editor_session.host.project.experts)}"
                 )
             editor_session.expert_key = mode_id
             return schema.SetSessionModeResponse()

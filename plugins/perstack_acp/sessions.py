@@ -175,7 +175,7 @@ class Sessions:
         if self._expert is not None:
             if host.project.expert(self._expert) is None:
                 host.project.check_broken(self._expert)
-                raise UsageError(f"there is no Expert {self._expert!r}; there are: {', '.join(experts) or 'none'}")
+                raise UsageError(f"there is no Expert {self._expert!r}; available: {', '.join(experts) or 'none'}")
             return self._expert
         return first_of(list(experts.values())).key
 

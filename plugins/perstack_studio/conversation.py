@@ -16,7 +16,7 @@ from perstack.core.messages.messages import BlobPart, ProviderToolPart, TextPart
 from perstack.core.runs import events
 from perstack.core.runs.log_rows import EventContext, RowItem
 from perstack.dataclass import dataclass
-from perstack.doors.shared.call_diffs import edit_by
+from perstack.doors.shared.call_diffs import edit_from_args
 from perstack.doors.shared.text import minute
 from perstack_studio.words import MAX_TEXT_CHARS
 
@@ -194,5 +194,5 @@ class Conversation:
         if event.by is not None:
             call.decision = f"answered by {event.by}"
         if call.args and not event.is_error:
-            call.diff = tuple(edit_by(event.tool_name, call.args, call.result).lines)
+            call.diff = tuple(edit_from_args(event.tool_name, call.args, call.result).lines)
         return [entry]

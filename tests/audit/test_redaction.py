@@ -128,7 +128,7 @@ def test_a_line_that_says_it_is_redacted_and_has_content_is_damage_whatever_its_
         report = verified(bench)
         assert any(f"{seq}" in finding.message or finding.seq == seq for finding in report.findings), seq
         refused = _goes_on(bench)
-        assert "says that its content was redacted, and has content" in refused
+        assert "is marked as redacted, but still has content" in refused
         replace_line(bench.workspace, bench.storage, RUN, seq, line)
     assert verified(bench).ok
 

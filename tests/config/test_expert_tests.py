@@ -151,7 +151,7 @@ def test_tests_are_chosen_by_their_expert_and_a_part_of_their_name(write: Write)
     tests, _ = read(write(GOOD))
     assert len(select_tests(tests, ("writer",))) == 2
     assert [one.test.name for one in select_tests(tests, ("writer",), "writer", "HAI")] == ["a haiku"]
-    with pytest.raises(NoTests, match="no test has `zz` in its name; there are: writer: a haiku, writer: another"):
+    with pytest.raises(NoTests, match="no test has `zz` in its name; the tests are: writer: a haiku, writer: another"):
         select_tests(tests, ("writer",), None, "zz")
     with pytest.raises(NoTests, match=r"Expert `b` has no test: write \[\[experts\.b\.tests\]\]"):
         select_tests(tests, ("writer", "b"), "b")

@@ -86,7 +86,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
         "provider.setting.maxTokens",
     }
     assert "baseURL: there is no such setting; did you mean `baseUrl`?" in str(caught.value)
-    assert "colour: there is no such setting; there are: baseUrl, headers" in str(caught.value)
+    assert "colour: there is no such setting; available: baseUrl, headers" in str(caught.value)
 
 
 @pytest.mark.parametrize("headers", [{"X": "a\nb"}, {"X": "ü"}, {"": "a"}, {"X\r": "a"}])

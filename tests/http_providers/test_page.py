@@ -80,14 +80,14 @@ def _aliases(model: type[EndpointSettings]) -> set[str]:
 def test_the_settings_are_those_of_the_models() -> None:
     common = _aliases(EndpointSettings)
     assert _keys("Every provider:") == common
-    assert _keys("`anthropic` besides:") == _aliases(AnthropicSettings) - common
-    assert _keys("`google` besides:") == _aliases(GoogleSettings) - common
-    assert _keys("`amazon-bedrock` besides:") == _aliases(BedrockSettings) - common
-    assert _keys("`google-vertex` besides:") == _aliases(VertexSettings) - common
+    assert _keys("Further keys of `anthropic`:") == _aliases(AnthropicSettings) - common
+    assert _keys("Further keys of `google`:") == _aliases(GoogleSettings) - common
+    assert _keys("Further keys of `amazon-bedrock`:") == _aliases(BedrockSettings) - common
+    assert _keys("Further keys of `google-vertex`:") == _aliases(VertexSettings) - common
     compatible = _aliases(CompatibleSettings)
-    assert _keys("[compatible endpoint](#compatible-endpoints) besides:") == compatible - common
-    assert _keys("\n`openai` besides:") == _aliases(OpenAISettings) - compatible
-    assert _keys("\n`azure-openai` besides:") == _aliases(AzureSettings) - compatible
+    assert _keys("[compatible endpoint](#compatible-endpoints):") == compatible - common
+    assert _keys("Further keys of `openai`:") == _aliases(OpenAISettings) - compatible
+    assert _keys("Further keys of `azure-openai`:") == _aliases(AzureSettings) - compatible
 
 
 def test_the_variables_are_those_that_are_read() -> None:

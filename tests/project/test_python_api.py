@@ -30,7 +30,7 @@ def test_a_misspelt_key_of_a_definition_made_in_python_is_an_error() -> None:
         perstack.Expert(key="writer", instruction="Write.", instructions="Write.")
     with pytest.raises(perstack.UsageError, match=r"^Project: .*`exprts`; did you mean `experts`\?$"):
         Project(exprts={})
-    with pytest.raises(perstack.UsageError, match=r"there are: max_cost, max_tokens, max_time, max_tool_calls$"):
+    with pytest.raises(perstack.UsageError, match=r"available: max_cost, max_tokens, max_time, max_tool_calls$"):
         Budget(zz=1)
 
 
@@ -77,7 +77,7 @@ def test_a_listener_may_be_a_method_of_a_list(tmp_path: Path) -> None:
 
 def test_a_listener_that_takes_no_event_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
-        perstack.UsageError, match=r"^on_event is called with an event, or with an event and its line, and takes \(\)$"
+        perstack.UsageError, match=r"^on_event is called with an event, or with an event and its line, but takes \(\)$"
     ):
         _run(tmp_path, lambda: None)
     assert not (tmp_path / "perstack").exists()
@@ -172,7 +172,7 @@ def _expert(**changed: object) -> perstack.Expert:
         (lambda: perstack.Host.open(config="a\0b"), "Host.open: `config` has a null character, which no path has"),
         (lambda: perstack.Host(3), "Host: `project` must be a Project"),
         (lambda: perstack.run_sync("a", "q", atachments=[]), "run_sync: there is no argument .* `attachments`"),
-        (lambda: perstack.run_sync("a", "q", max_steps=3), "run_sync: there is no argument `max_steps`; there are: "),
+        (lambda: perstack.run_sync("a", "q", max_steps=3), "run_sync: there is no argument `max_steps`; available: "),
         (lambda: perstack.run_sync("a"), "run_sync: missing a required argument: 'query'"),
         (lambda: wait_for(perstack.run("a", 3)), "run: `query` must be text"),
     ],

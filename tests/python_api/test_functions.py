@@ -104,7 +104,7 @@ def test_a_job_is_resumed_by_a_program_that_gives_the_functions_again_and_by_no_
     )
     fewer = wait_for(host_of(tmp_path, model(), clerk(find_order)).resume("two", max_steps=5))
     assert fewer.error is not None
-    assert "count: the Run began with this function of Python" in fewer.error
+    assert "count: the Run began with this Python function" in fewer.error
     done = wait_for(host_of(tmp_path, model(), clerk(find_order, count_orders)).resume("two", max_steps=5))
     assert (done.status, done.text) == ("completed", "Done.")
 

@@ -153,7 +153,7 @@ def test_a_worker_without_a_dispatcher_says_what_to_give(terminal: Terminal) -> 
     done = terminal.call("worker")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(
-        "error: there is no dispatcher, which says who drives what: give --dispatcher postgresql://"
+        "error: no dispatcher is set: give --dispatcher postgresql://"
     )
     assert done.err.count("\n") == 1
     for wrong in (["--labels", "x"], ["--name", "a b"], ["--drain", "soon"], ["--http", "nowhere"]):

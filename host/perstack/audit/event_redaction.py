@@ -61,7 +61,7 @@ def check_fields(event: events.StoredEvent, names: Iterable[str]) -> tuple[str, 
     unknown = [name for name in names if name not in fields]
     if unknown:
         raise UsageError(
-            f"{', '.join(unknown)}: event {event.id} ({event.type}) has no such text; those that can be removed:"
+            f"event {event.id} ({event.type}) has no text in {', '.join(unknown)}; fields that can be removed:"
             f" {', '.join(fields)}"
         )
     return fields

@@ -131,7 +131,7 @@ def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
     if variable is None:
         raise UsageError("[audit] signingKey: name a file, `file:PATH`, or a variable, `env:NAME`")
     if not env.get(variable):
-        raise UsageError(f"{label}: there is no variable {variable}; set it to the key in PEM")
+        raise UsageError(f"{label}: the variable {variable} is not set: set it to the key in PEM")
     # a .env file may contain the lines separated by a literal \n
     return label, env[variable].replace("\\n", "\n").encode()
 

@@ -31,5 +31,5 @@ def remove_search_index(location: str, env: Mapping[str, str]) -> None:
             path.unlink()
         except PermissionError as error:
             raise StorageError(
-                f"{path}: it may have redacted texts, and cannot be removed: {error.strerror}"
+                f"{path}: it may contain redacted texts and cannot be removed: {error.strerror}"
             ) from error

@@ -257,7 +257,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         available = ", ".join(sorted(names)) or "none"
         hint = suggestion(skill.plugin, names)
         report.error(
-            (*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}; {OWN_FUNCTIONS}"
+            (*at, "plugin"), f"no plugin `{skill.plugin}` is installed; available: {available}{hint}; {OWN_FUNCTIONS}"
         )
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])

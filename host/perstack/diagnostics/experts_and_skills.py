@@ -185,7 +185,7 @@ class Skills:
         setup = self._source.setup
         setup.agreement.check_definition()
         if setup.project.path is None:
-            raise UsageError("there is no perstack.toml, so perstack.lock has no place")
+            raise UsageError("there is no perstack.toml here, next to which perstack.lock is written")
         path = lock_path(setup.project.path)
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
         experts = with_delegates(setup.project, keys)

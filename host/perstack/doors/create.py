@@ -52,8 +52,8 @@ _TRIED_WITH = (
 def new_items(previous_project: Project, next_project: Project) -> list[TrustItem]:
     """Return the items of `next_project` that need an agreement and are not in `previous_project`."""
     agreement = Agreement(previous_project, is_vendor=load_plugins((), os.environ).is_vendor)
-    known = digests_of(items_to_trust(previous_project, agreement.own))
-    return [item for item in items_to_trust(next_project, agreement.own) if item.digest not in known]
+    known_digests = digests_of(items_to_trust(previous_project, agreement.own))
+    return [item for item in items_to_trust(next_project, agreement.own) if item.digest not in known_digests]
 
 
 COORDINATOR = "create-expert"
@@ -241,7 +241,7 @@ class Trials:
             raise SkillError(f"there is no {DEFINITION} yet: write it first")
         # Load the copy, not the folder: the folder may have changed since.
         project = self._confined(load_usable(copy / DEFINITION).project, key)
-        files_before = _files(copy)
+        files_before = _file_stamps(copy)
         calls: Counter[str] = Counter()
 
         def note(event: Event, _: bytes) -> None:
@@ -278,14 +278,14 @@ class Trials:
             "includes": (),
         }
         project = project.model_copy(update={**update, "experts": experts, "prices": self._user_project.prices})
-        new = new_items(self._user_project, project)
-        additions = [item.shown for item in new if not {*_TRIED_WITH}.isdisjoint(item.place.split("."))]
+        untrusted_items = new_items(self._user_project, project)
+        additions = [item.shown for item in untrusted_items if not {*_TRIED_WITH}.isdisjoint(item.place.split("."))]
         if additions:
             text = "; ".join(additions)
             raise SkillError(f"{key} cannot be tried before a person agrees to what it starts or reaches: {text}")
-        withheld = digests_of(new)
+        untrusted_digests = digests_of(untrusted_items)
         own = Agreement(self._user_project, is_vendor=load_plugins((), os.environ).is_vendor).own
-        return inert_project(project, own, lambda digest: digest not in withheld)
+        return inert_project(project, own, lambda digest: digest not in untrusted_digests)
 
     def _bounded_overrides(self) -> Overrides:
         remaining, overrides = self._remaining, self._overrides
@@ -302,7 +302,7 @@ class Trials:
         )
 
 
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
+def _file_stamps(folder: Path) -> dict[str, tuple[int, int]]:
     statuses: dict[str, tuple[int, int]] = {}
     for base, _, names in os.walk(folder):
         for name in names:
@@ -313,10 +313,10 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _report(summary: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
-    return "\n".join(_lines(summary, calls, copy, files_before))
+    return "\n".join(_report_lines(summary, calls, copy, files_before))
 
 
-def _lines(
+def _report_lines(
     summary: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]
 ) -> Iterator[str]:
     reason = summary.error or summary.exceeded or summary.asks
@@ -325,13 +325,17 @@ def _lines(
         yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in calls.items())
     if summary.text:
         yield f"answered:\n{_shorten(summary.text, _MAX_REPORT_CHARS)}"
-    changed_names = [name for name, status in sorted(_files(copy).items()) if files_before.get(name) != status]
-    room = _MAX_REPORT_CHARS
+    changed_names = [name for name, status in sorted(_file_stamps(copy).items()) if files_before.get(name) != status]
+    remaining_chars = _MAX_REPORT_CHARS
     for name in changed_names:
         path = copy / name
-        text = path.read_bytes()[:room].decode("utf-8", "replace") if room > 0 and _is_plain(path) else ""
-        room -= len(text)
-        yield f"wrote {name}:\n{_shorten(text, room)}" if text else f"wrote {name}"
+        text = (
+            path.read_bytes()[:remaining_chars].decode("utf-8", "replace")
+            if remaining_chars > 0 and _is_plain(path)
+            else ""
+        )
+        remaining_chars -= len(text)
+        yield f"wrote {name}:\n{_shorten(text, remaining_chars)}" if text else f"wrote {name}"
 
 
 def _is_plain(path: Path) -> bool:

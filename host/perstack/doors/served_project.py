@@ -52,23 +52,23 @@ class Definitions:
 
     def refresh(self) -> bool:
         """Read changed files again, and return whether the offered Experts changed."""
-        return self.live.refresh() and self._take()
+        return self.live.refresh() and self._apply_definition()
 
     def agree(self, digest: str) -> bool:
         """Accept a change of what is executed; return whether the offered Experts changed. Raises StorageError."""
-        return self.live.agree(digest) and self._take()
+        return self.live.agree(digest) and self._apply_definition()
 
     async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
         """Check the files periodically and await `on_change` when the offered Experts changed. Runs until cancelled."""
         async for is_new in self.live.changes():
-            if is_new and self._take():
+            if is_new and self._apply_definition():
                 await on_change()
 
-    def _take(self) -> bool:
+    def _apply_definition(self) -> bool:
         previous = self.experts
         self._host.use(self.live.loaded.project)
         self.experts = self._offered_experts()
-        return _as_listed(self.experts) != _as_listed(previous)
+        return _listing_of(self.experts) != _listing_of(previous)
 
     def _offered_experts(self) -> dict[str, Expert]:
         experts = {key: expert for key, expert in self.live.loaded.project.experts.items() if self.offers(key)}
@@ -76,7 +76,7 @@ class Definitions:
         return {names[key]: expert for key, expert in experts.items()}
 
 
-def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
+def _listing_of(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
     return [(name, expert.key, expert.description) for name, expert in experts.items()]
 
 
@@ -147,7 +147,7 @@ def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
         if expert is None:
             project.check_broken(key)
             names = ", ".join(sorted(project.experts)) or "none"
-            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; there are: {names}")
+            raise UsageError(f"--experts: there is no Expert {key!r} in {project.path}; available: {names}")
     return frozenset(expert.key for expert in by_key.values() if expert is not None)
 
 

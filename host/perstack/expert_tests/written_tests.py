@@ -178,5 +178,5 @@ def select_tests(
     if not selected:
         titles = ", ".join(test.title for test in of_expert[:_MAX_LISTED_TITLES])
         more = f" and {len(of_expert) - _MAX_LISTED_TITLES} more" if len(of_expert) > _MAX_LISTED_TITLES else ""
-        raise NoTests(f"no test has `{word}` in its name; there are: {titles}{more}")
+        raise NoTests(f"no test has `{word}` in its name; the tests are: {titles}{more}")
     return selected

@@ -124,7 +124,7 @@ def read_settings(kind: type[_SettingsT], setting: JsonObject) -> _SettingsT:
 
 def _no_such(setting: str, names: Sequence[str]) -> str:
     similar = nearest(setting, names)
-    hint = f"there are: {', '.join(names)}" if similar is None else f"did you mean `{similar}`?"
+    hint = f"available: {', '.join(names)}" if similar is None else f"did you mean `{similar}`?"
     return f"there is no such setting; {hint}"
 
 

@@ -211,7 +211,7 @@ def error_message_in(body: bytes) -> str:
 
 
 def _without_echoed_input(text: str) -> str:
-    """Return an answer without the `input` beside each `loc`, where pydantic's servers echo parts of the request."""
+    """Return an answer without the `input` next to each `loc`, where pydantic's servers echo parts of the request."""
     if '"loc"' not in text:
         return text
     try:

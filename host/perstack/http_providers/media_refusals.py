@@ -78,22 +78,22 @@ def named_media(
     if not media:
         return ()
     words = words_of(error)
-    kinds = _of_kind(media, words)
-    at_path = _blobs_at(body, words) if kinds else frozenset[str]()
-    refused: Sequence[_SentMedium] = [used for used in kinds if used.sent.sha256 in at_path]
-    crowding = () if refused else _crowding_media(media, kinds, request, error)
-    if not refused and not crowding and (unseen := _unseen_kinds(kinds, request, error)):
-        return unseen
-    refused = refused or crowding or _suspected_media(media, kinds, request, error)
+    matching_media = _media_of_named_kind(media, words)
+    digests_at_path = _blobs_at(body, words) if matching_media else frozenset[str]()
+    refused: Sequence[_SentMedium] = [medium for medium in matching_media if medium.sent.sha256 in digests_at_path]
+    crowding_media = () if refused else _crowding_media(media, matching_media, request, error)
+    if not refused and not crowding_media and (replacements := _unseen_kinds(matching_media, request, error)):
+        return replacements
+    refused = refused or crowding_media or _suspected_media(media, matching_media, request, error)
     return tuple(
         Adaptation(
             part="media",
             form="replaced",
             name=name,
-            text=_text(part, error.message),
-            shared_limit=bool(crowding),
+            text=_replacement_text(part, error.message),
+            shared_limit=bool(crowding_media),
         )
-        for name, part in {used.original.sha256: used.sent for used in refused}.items()
+        for name, part in {medium.original.sha256: medium.sent for medium in refused}.items()
     )
 
 
@@ -102,13 +102,13 @@ def _crowding_media(
 ) -> Sequence[_SentMedium]:
     """Return the media without which the others may fit the limits of a request."""
     message = words_of(error)
-    if error.status_code == 413 and _are_most(media, request):
-        return [max(media, key=lambda used: used.sent.size)]
+    if error.status_code == 413 and _are_over_half_of_request(media, request):
+        return [max(media, key=lambda medium: medium.sent.size)]
     if error.name == OVERFLOW or not kinds or _CANNOT_SEE.search(message):
         return ()
-    if found := _TOO_MANY.search(message):
-        most = int(found[3]) if found[3] else len(kinds) // 2
-        return kinds[: max(1, len(kinds) - most)]
+    if match := _TOO_MANY.search(message):
+        max_count = int(match[3]) if match[3] else len(kinds) // 2
+        return kinds[: max(1, len(kinds) - max_count)]
     return ()
 
 
@@ -119,18 +119,18 @@ def _unseen_kinds(
     kinds: Sequence[_SentMedium], request: GenerationRequest, error: ProviderError
 ) -> tuple[Adaptation, ...]:
     """Return one replacement text for all media of a kind that the model has refused repeatedly."""
-    if error.name == OVERFLOW or not _says_blind(words_of(error)):
+    if error.name == OVERFLOW or not _says_model_is_blind(words_of(error)):
         return ()
-    names = dict.fromkeys(ANY_DOCUMENT if used.is_document else ANY_IMAGE for used in kinds)
-    texts = [item.text for item in request.adaptations if item.part == "media" and _says_blind(item.text)]
+    names = dict.fromkeys(ANY_DOCUMENT if medium.is_document else ANY_IMAGE for medium in kinds)
+    texts = [item.text for item in request.adaptations if item.part == "media" and _says_model_is_blind(item.text)]
     return tuple(
-        Adaptation(part="media", form="replaced", name=name, text=f"[{name} left out: {_reason(error.message)}]")
+        Adaptation(part="media", form="replaced", name=name, text=f"[{name} left out: {_short_reason(error.message)}]")
         for name in names
         if sum(text.startswith(f"[{name}") for text in texts) >= _MAX_UNSEEN
     )
 
 
-def _says_blind(words: str) -> bool:
+def _says_model_is_blind(words: str) -> bool:
     """Return whether a text says that a model takes no media of a kind, and not only that it refuses a format."""
     return _CANNOT_SEE.search(words) is not None and _FORMAT.search(words) is None
 
@@ -145,44 +145,46 @@ def _suspected_media(
     if kinds and _CANNOT_SEE.search(message):
         return kinds
     if kinds:
-        return _suspects(kinds, request)
-    return [used for used in media if used.is_new] if _UNNAMED.search(message) else ()
+        return _newest_or_new_media(kinds, request)
+    return [medium for medium in media if medium.is_new] if _UNNAMED.search(message) else ()
 
 
-def _suspects(media: Sequence[_SentMedium], request: GenerationRequest) -> Sequence[_SentMedium]:
+def _newest_or_new_media(media: Sequence[_SentMedium], request: GenerationRequest) -> Sequence[_SentMedium]:
     """Return the media that may be meant: the newest, or those around it if it was replaced already."""
-    new = [used for used in media if used.is_new]
-    replaced = {item.name for item in request.adaptations if item.part == "media" and _REFUSED in item.text}
-    latest = _latest_reply(request.messages)
-    if not any(blob.sha256 in replaced for message in request.messages[latest + 1 :] for blob in blobs_of(message)):
-        return (new or media)[-1:]
-    return new or media
+    new_media = [medium for medium in media if medium.is_new]
+    replaced_names = {item.name for item in request.adaptations if item.part == "media" and _REFUSED in item.text}
+    reply_index = _latest_reply_index(request.messages)
+    if not any(
+        blob.sha256 in replaced_names for message in request.messages[reply_index + 1 :] for blob in blobs_of(message)
+    ):
+        return (new_media or media)[-1:]
+    return new_media or media
 
 
-def _are_most(media: Sequence[_SentMedium], request: GenerationRequest) -> bool:
+def _are_over_half_of_request(media: Sequence[_SentMedium], request: GenerationRequest) -> bool:
     """Return True if media are more than half of a request, so that texts alone cannot make it small."""
-    texts = sum(len(message.to_json()) for message in request.messages)
-    return sum(used.sent.size * 4 // 3 for used in media) > texts
+    request_chars = sum(len(message.to_json()) for message in request.messages)
+    return sum(medium.sent.size * 4 // 3 for medium in media) > request_chars
 
 
-def _of_kind(media: Sequence[_SentMedium], message: str) -> Sequence[_SentMedium]:
+def _media_of_named_kind(media: Sequence[_SentMedium], message: str) -> Sequence[_SentMedium]:
     is_document, is_image = _DOCUMENT.search(message) is not None, _IMAGE.search(message) is not None
-    return [used for used in media if (is_document if used.is_document else is_image)]
+    return [medium for medium in media if (is_document if medium.is_document else is_image)]
 
 
 def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator[_SentMedium]:
     """Yield the media as they were sent, without the ones that were replaced by a text."""
     substitutes = {item.name: item for item in adaptations if item.part == "media"}
-    latest = _latest_reply(messages)
+    reply_index = _latest_reply_index(messages)
     for index, message in enumerate(messages):
         for part in blobs_of(message):
             substitute = media_adaptation(part, substitutes)
             sent = part if substitute is None else substitute.blob
             if sent is not None and (sent.mime_type == PDF or sent.mime_type.startswith("image/")):
-                yield _SentMedium(part, sent, index > latest)
+                yield _SentMedium(part, sent, index > reply_index)
 
 
-def _latest_reply(messages: Sequence[Message]) -> int:
+def _latest_reply_index(messages: Sequence[Message]) -> int:
     replies = (index for index in reversed(range(len(messages))) if isinstance(messages[index], ExpertMessage))
     return next(replies, -1)
 
@@ -190,16 +192,16 @@ def _latest_reply(messages: Sequence[Message]) -> int:
 _REFUSED = "the API could not process this"
 
 
-def _text(part: BlobPart, message: str) -> str:
+def _replacement_text(part: BlobPart, message: str) -> str:
     kind = "document" if part.mime_type == PDF else "image"
     noun = medium_noun(part.mime_type, part.name)
     return (
-        f"[{noun} removed: {_REFUSED} {kind} ({_reason(message)}). The file may be unsupported or corrupt; do not retry"
-        " reading it.]"
+        f"[{noun} removed: {_REFUSED} {kind} ({_short_reason(message)}). The file may be unsupported or corrupt; do not"
+        " retry reading it.]"
     )
 
 
-def _reason(message: str) -> str:
+def _short_reason(message: str) -> str:
     return one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
 
 
@@ -210,9 +212,9 @@ def _blobs_at(body: Mapping[str, JsonValue], words: str) -> frozenset[str]:
     """Return the sha256 of base64 data at the first path of the text that has some; empty without one."""
     for place in named_places(words, body):
         *_, value = values_along(body, place)
-        found = {name for data in _data_below(value) if (name := _digest_of(data))}
-        if found:
-            return frozenset(found)
+        digests = {name for data in _data_below(value) if (name := _digest_of(data))}
+        if digests:
+            return frozenset(digests)
     return frozenset()
 
 

@@ -430,28 +430,28 @@ MARKS = ("cache_control", "cachePoint")  # marks for a vendor's cache, which may
 
 def without_fields(head: JsonObject, refused: frozenset[str], required: frozenset[str] = frozenset()) -> JsonObject:
     """Return the fields of a request without the refused ones; a required one is always sent."""
-    dropped = refused - REQUIRED_FIELDS - required
-    if not dropped:
+    omitted = refused - REQUIRED_FIELDS - required
+    if not omitted:
         return head
     fields: JsonObject = {}
     for name, value in head.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
-            if kept := {inner: below for inner, below in value.items() if f"{name}.{inner}" not in dropped}:
+            if kept := {inner: nested for inner, nested in value.items() if f"{name}.{inner}" not in omitted}:
                 fields[name] = kept
-        elif name not in dropped:
+        elif name not in omitted:
             fields[name] = value
-    return _without_marks(fields, dropped.intersection(MARKS))
+    return _without_marks(fields, omitted.intersection(MARKS))
 
 
 def _without_marks(fields: JsonObject, marks: Set[str]) -> JsonObject:
     """Return the fields without cache marks in the instruction, in either notation."""
     if not marks or not isinstance(blocks := fields.get("system"), list):
         return fields
-    unmarked: list[JsonValue] = [
+    unmarked_blocks: list[JsonValue] = [
         {name: value for name, value in block.items() if name not in marks} if isinstance(block, dict) else block
         for block in blocks
     ]
-    return {**fields, "system": [block for block in unmarked if block]}
+    return {**fields, "system": [block for block in unmarked_blocks if block]}
 
 
 def request_prefix(

@@ -176,18 +176,18 @@ class PublishedPrices(PriceSource):
             import genai_prices
 
         def look_up(model: str, usage: Usage) -> tuple[float | None, int | None]:
-            counted = genai_prices.Usage(
+            token_counts = genai_prices.Usage(
                 input_tokens=usage.input_tokens,
                 output_tokens=usage.output_tokens,
                 cache_read_tokens=usage.cached_input_tokens or None,
                 cache_write_tokens=usage.cache_write_tokens or None,
             )
-            uses = {_UNITS[name]: count for name, count in usage.provider_tools.items() if name in _UNITS}
+            tool_uses = {_UNITS[name]: count for name, count in usage.provider_tools.items() if name in _UNITS}
             try:
-                price = genai_prices.calc_price(counted, model, provider_id=self.vendor)
+                price = genai_prices.calc_price(token_counts, model, provider_id=self.vendor)
                 fees = [
                     genai_prices.calc_price(genai_prices.Usage(**{unit: count}), model, provider_id=self.vendor)
-                    for unit, count in uses.items()
+                    for unit, count in tool_uses.items()
                 ]
             except (LookupError, ValueError, ArithmeticError):
                 return None, None  # an unknown model, or inconsistent token counts

@@ -84,7 +84,7 @@ def _refused_thinking(
     """Return the adaptation that leaves out all thinking of earlier replies, if some of it is refused.
 
     Signatures and encrypted reasoning hold for one model, key or account, so if one is refused, all may be. An endpoint
-    that refuses thinking again and again takes none, not even its own. A format that then expects thinking gets none.
+    that refuses thinking repeatedly accepts none, not even its own. A format that then expects thinking gets none.
     """
     fields = [name for pattern, name in _ASKED_FOR if pattern.search(words) and name in body]
     is_meant = fields or _THINKING.search(words) or any(_is_of_thinking(place, body) for place in places)
@@ -119,13 +119,13 @@ def _refused_tools(
 ) -> tuple[Adaptation, ...]:
     """Return adaptations of the named tools: to the plain schema, or to no tool if the plain schema was refused."""
     names = _own_names(request, body)
-    named = dict.fromkeys(name for place in places if (name := _tool_at(place, body)) in names)
+    refused_names = dict.fromkeys(name for place in places if (name := _tool_at(place, body)) in names)
     is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
-    if not named and not is_of_messages and _OF_TOOLS.search(words):
-        named = dict.fromkeys(name for name in names if name not in body and _is_tool_named(name, words))
-    plain = names_in(request.adaptations, "tool", "plain")
-    own_names = [names[name] for name in named if name is not None]
-    is_plain_refused = any(name in plain for name in own_names)
+    if not refused_names and not is_of_messages and _OF_TOOLS.search(words):
+        refused_names = dict.fromkeys(name for name in names if name not in body and _is_tool_named(name, words))
+    plain_names = names_in(request.adaptations, "tool", "plain")
+    own_names = [names[name] for name in refused_names if name is not None]
+    is_plain_refused = any(name in plain_names for name in own_names)
     return tuple(
         Adaptation(part="tool", form="omitted" if is_plain_refused else "plain", name=name) for name in own_names
     )
@@ -135,17 +135,19 @@ def _refused_provider_tools(
     request: GenerationRequest, words: str, places: Iterable[Place], body: JsonObject
 ) -> tuple[Adaptation, ...]:
     """Return the tools that the provider runs itself and that a refusal names; a codec lists them last."""
-    listed = body.get("tools")
+    wire_tools = body.get("tools")
     tools = request.provider_tools
-    if not tools or not isinstance(listed, list) or len(listed) < len(tools):
+    if not tools or not isinstance(wire_tools, list) or len(wire_tools) < len(tools):
         return ()
-    first = len(listed) - len(tools)
-    at = {place[1] for place in places if place[0] == "tools" and len(place) > 1}
+    start = len(wire_tools) - len(tools)
+    refused_indexes = {place[1] for place in places if place[0] == "tools" and len(place) > 1}
     is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
-    named = [tool for index, tool in enumerate(tools, first) if index in at]
-    if not named and not is_of_messages:
-        named = [tool for tool, entry in zip(tools, listed[first:], strict=True) if _is_provider_tool(entry, words)]
-    return tuple(Adaptation(part="providerTool", form="omitted", name=tool.name) for tool in named)
+    refused_tools = [tool for index, tool in enumerate(tools, start) if index in refused_indexes]
+    if not refused_tools and not is_of_messages:
+        refused_tools = [
+            tool for tool, entry in zip(tools, wire_tools[start:], strict=True) if _is_provider_tool(entry, words)
+        ]
+    return tuple(Adaptation(part="providerTool", form="omitted", name=tool.name) for tool in refused_tools)
 
 
 def _is_provider_tool(entry: JsonValue, words: str) -> bool:
@@ -155,8 +157,8 @@ def _is_provider_tool(entry: JsonValue, words: str) -> bool:
     names = [name for key in ("type", "name") if isinstance(name := entry.get(key), str)] or [*entry]
     parts = ([part for part in name_parts(name) if not part.isdecimal()] for name in names)
     return any(
-        len(words_of_name) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(words_of_name)}", words, re.IGNORECASE)
-        for words_of_name in parts
+        len(name_words) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(name_words)}", words, re.IGNORECASE)
+        for name_words in parts
     )
 
 
@@ -165,11 +167,11 @@ _OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORE
 
 def _own_names(request: GenerationRequest, body: JsonObject) -> dict[str | None, str]:
     """Return the tools' names by the names in the body, which keeps their order."""
-    sent = [name for name in map(_tool_name, _tools_of(body)) if name is not None]
-    own = [spec.name for spec in request.tools]
-    if len(sent) >= len(own):  # tools that the provider runs follow
-        return dict(zip(sent, own, strict=False))
-    return {name: name for name in sent if name in own}
+    wire_names = [name for name in map(_tool_name, _tools_of(body)) if name is not None]
+    spec_names = [spec.name for spec in request.tools]
+    if len(wire_names) >= len(spec_names):  # tools that the provider runs follow
+        return dict(zip(wire_names, spec_names, strict=False))
+    return {name: name for name in wire_names if name in spec_names}
 
 
 def _tools_of(body: JsonObject) -> Iterator[JsonValue]:
@@ -245,7 +247,7 @@ def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) ->
     fields: dict[str, list[str]] = {}
     for name, value in body.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
-            inner = {f"{name}.{field}": [field, *_names_below(below)] for field, below in value.items()}
+            inner = {f"{name}.{field}": [field, *_names_below(nested)] for field, nested in value.items()}
             fields |= {field: spellings for field, spellings in inner.items() if spellings[0] not in REQUIRED_FIELDS}
         elif name not in REQUIRED_FIELDS:
             fields[name] = [name, *_names_below(value)]

@@ -48,21 +48,21 @@ def without_addresses(words: str) -> str:
 def without_echoes(words: str, body: Mapping[str, JsonValue]) -> str:
     """Return the text without its quotations from the conversation, in which a person or a tool may write anything.
 
-    A text that consists of such words alone stays: somebody has quoted that very error before.
+    A text that consists of quotations alone stays: the conversation has quoted that very error before.
     """
-    found = list(re.finditer(r"\S+", words))
-    texts = _texts_of(body)
-    quoted: set[int] = set()
-    for first in range(len(found) - _ECHO_WORDS + 1):
-        run = range(first, first + _ECHO_WORDS)
-        if words[found[first].start() : found[run[-1]].end()] in texts:
-            quoted.update(run)
-    if not quoted or len(quoted) == len(found):
+    matches = list(re.finditer(r"\S+", words))
+    conversation = _conversation_text(body)
+    quoted_indexes: set[int] = set()
+    for start in range(len(matches) - _ECHO_WORDS + 1):
+        window = range(start, start + _ECHO_WORDS)
+        if words[matches[start].start() : matches[window[-1]].end()] in conversation:
+            quoted_indexes.update(window)
+    if not quoted_indexes or len(quoted_indexes) == len(matches):
         return words
-    return " ".join(word[0] for index, word in enumerate(found) if index not in quoted)
+    return " ".join(word[0] for index, word in enumerate(matches) if index not in quoted_indexes)
 
 
-def _texts_of(body: Mapping[str, JsonValue]) -> str:
+def _conversation_text(body: Mapping[str, JsonValue]) -> str:
     """Return the texts of the conversation, latest first, within a limit of size; base64 data are left out."""
     texts: list[str] = []
     size = 0
@@ -150,11 +150,11 @@ def _key_of(value: JsonValue, step: str, first: int) -> str | int | None:
 
 def key_in(value: Mapping[str, JsonValue], step: str) -> str | None:
     """Return the key of an object that a step names, in the body's spelling, which Google's messages do not use."""
-    plain = _plain(step)
-    return next((key for key in value if _plain(key) == plain), None)
+    plain_key = _normalize(step)
+    return next((key for key in value if _normalize(key) == plain_key), None)
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.replace("_", "").lower()
 
 

@@ -178,17 +178,17 @@ class StreamedText:
         if not piece:
             return False
         self._pieces.append(piece)
-        shown = self._half + piece
-        self._half = shown[-1] if _HIGH_HALF.search(shown) else ""
-        self._show(shown[:-1] if self._half else shown)
+        unshown_text = self._half + piece
+        self._half = unshown_text[-1] if _HIGH_HALF.search(unshown_text) else ""
+        self._show(unshown_text[:-1] if self._half else unshown_text)
         return True
 
     def complete(self, text: str) -> None:
         """Append the part of the whole text that the pieces do not have."""
         text = whole_characters(text)
-        before = "".join(self._pieces)
-        if text.startswith(whole_characters(before)) or not before:
-            self.add(text[len(whole_characters(before)) :])
+        streamed_text = "".join(self._pieces)
+        if text.startswith(whole_characters(streamed_text)) or not streamed_text:
+            self.add(text[len(whole_characters(streamed_text)) :])
 
     def end(self) -> str:
         """Return the whole text, after showing a half that stays alone."""
@@ -236,20 +236,20 @@ def join_arguments(pieces: Sequence[str]) -> str:
     text = whole_characters("".join(pieces))
     if parsed(text) is not None or not text.strip():
         return text
-    grown = [whole_characters(piece) for piece in pieces if not is_placeholder(piece)]
+    own_pieces = [whole_characters(piece) for piece in pieces if not is_placeholder(piece)]
     if (
-        grown
-        and is_object(grown[-1])
+        own_pieces
+        and is_object(own_pieces[-1])
         and (
-            grown[-1].startswith("".join(grown[:-1]))
-            or all(after.startswith(before) for before, after in pairwise(grown))
+            own_pieces[-1].startswith("".join(own_pieces[:-1]))
+            or all(after.startswith(before) for before, after in pairwise(own_pieces))
         )
     ):
-        return grown[-1]
+        return own_pieces[-1]
     values = _values_in(text)
     values = [value for value in values if json.dumps(value) not in _PLACEHOLDERS]
-    is_one = bool(values) and all(value == values[0] for value in values)
-    return json.dumps(values[0], ensure_ascii=False) if is_one else text
+    are_equal = bool(values) and all(value == values[0] for value in values)
+    return json.dumps(values[0], ensure_ascii=False) if are_equal else text
 
 
 def is_placeholder(text: str) -> bool:

@@ -44,13 +44,13 @@ class SchemaDocument:
 
     def target(self, reference: JsonValue) -> JsonValue:
         """Return the subschema that a reference leads to, through references alone; None if there is none."""
-        seen: set[str] = set()
-        while isinstance(reference, str) and reference not in seen:
-            seen.add(reference)
-            found = self._find(reference)
-            if not (isinstance(found, dict) and found.keys() == {"$ref"}):
-                return found
-            reference = found["$ref"]
+        visited: set[str] = set()
+        while isinstance(reference, str) and reference not in visited:
+            visited.add(reference)
+            subschema = self._find(reference)
+            if not (isinstance(subschema, dict) and subschema.keys() == {"$ref"}):
+                return subschema
+            reference = subschema["$ref"]
         return None
 
     def conjuncts(self, schema: JsonValue) -> list[JsonObject]:
@@ -62,14 +62,14 @@ class SchemaDocument:
         return self._closure(schemas, self._parts)
 
     def _closure(self, schemas: Iterable[JsonValue], parts: _Parts) -> list[JsonObject]:
-        found: dict[int, JsonObject] = {}
-        waiting = list(schemas)[::-1]
-        while waiting:
-            schema = waiting.pop()
-            if isinstance(schema, dict) and id(schema) not in found:
-                found[id(schema)] = schema
-                waiting += list(parts(schema))[::-1]
-        return list(found.values())
+        schemas_by_id: dict[int, JsonObject] = {}
+        pending = list(schemas)[::-1]
+        while pending:
+            schema = pending.pop()
+            if isinstance(schema, dict) and id(schema) not in schemas_by_id:
+                schemas_by_id[id(schema)] = schema
+                pending += list(parts(schema))[::-1]
+        return list(schemas_by_id.values())
 
     def _parts(self, schema: JsonObject) -> Iterator[JsonValue]:
         yield self.target(schema.get("$ref"))
@@ -83,8 +83,8 @@ class SchemaDocument:
         if resource is None or not fragment:
             return resource
         if fragment.startswith("/"):
-            found = resolve_reference(f"#{fragment}", resource)
-            return None if found is None else found[0]
+            resolved = resolve_reference(f"#{fragment}", resource)
+            return None if resolved is None else resolved[0]
         return self._resources().get(f"#{fragment}")
 
     def _resources(self) -> dict[str, JsonObject]:
@@ -101,24 +101,24 @@ class SchemaDocument:
 
 def property_schemas(parts: Iterable[JsonObject], name: str) -> list[JsonValue]:
     """Return the schemas that parts have for the property `name`, declared or not."""
-    found: list[JsonValue] = []
+    schemas: list[JsonValue] = []
     for part in parts:
         declared = declared_properties(part)
         if name in declared:
-            found.append(declared[name])
-        found += _values(part, ("patternProperties",))
-        found += [part[keyword] for keyword in _OTHER_PROPERTIES if keyword in part]
-    return found
+            schemas.append(declared[name])
+        schemas += _values(part, ("patternProperties",))
+        schemas += [part[keyword] for keyword in _OTHER_PROPERTIES if keyword in part]
+    return schemas
 
 
 def item_schemas(parts: Iterable[JsonObject]) -> list[JsonValue]:
     """Return the schemas that parts have for the items of a list, at any index."""
-    found: list[JsonValue] = []
+    schemas: list[JsonValue] = []
     for part in parts:
         for keyword in _ITEMS:
             schema = part.get(keyword)
-            found += schema if isinstance(schema, list) else [schema]
-    return found
+            schemas += schema if isinstance(schema, list) else [schema]
+    return schemas
 
 
 def declared_properties(schema: JsonObject) -> JsonObject:
@@ -150,15 +150,15 @@ def conjoined(conjuncts: Iterable[JsonObject]) -> JsonObject:
     joined: JsonObject = {}
     properties: JsonObject = {}
     required: list[str] = []
-    is_evaluated_elsewhere = False
+    has_evaluating_keyword = False
     for part in conjuncts:
-        is_evaluated_elsewhere |= bool(part.keys() & EVALUATING)
+        has_evaluating_keyword |= bool(part.keys() & EVALUATING)
         joined |= {keyword: value for keyword, value in part.items() if keyword not in ("allOf", "$ref", *joined)}
         required += required_names(part)
         for name, schema in declared_properties(part).items():
-            known = properties.get(name)
-            properties[name] = {**schema, **known} if isinstance(schema, dict) and isinstance(known, dict) else schema
-    if is_evaluated_elsewhere:  # `unevaluatedProperties` counts what these parts evaluate, of which some is not joined
+            first = properties.get(name)
+            properties[name] = {**schema, **first} if isinstance(schema, dict) and isinstance(first, dict) else schema
+    if has_evaluating_keyword:  # `unevaluatedProperties` counts what these parts evaluate, of which some is not joined
         joined.pop("unevaluatedProperties", None)
     if properties:
         joined["properties"] = properties

@@ -107,28 +107,28 @@ class SchemaWriter:
 
     def _keywords(self, schema: JsonObject, depth: int) -> JsonObject:
         rules = self._rules
-        accepted = rules.keywords if depth else rules.keywords & rules.root_keywords
-        if "allOf" in schema and "allOf" not in accepted:
+        accepted_keywords = rules.keywords if depth else rules.keywords & rules.root_keywords
+        if "allOf" in schema and "allOf" not in accepted_keywords:
             schema = conjoined(self._document.conjuncts(schema))
         schema = _modern(schema)
-        if "const" in schema and "const" not in accepted:
+        if "const" in schema and "const" not in accepted_keywords:
             schema = {**schema, "enum": [schema["const"]]}
         written: JsonObject = {}
-        quoted: list[str] = []
+        quoted_keywords: list[str] = []
         for keyword, value in schema.items():
             if keyword not in SHAPES:
                 continue
-            found = self._value(keyword, value, schema, depth) if keyword in accepted else None
-            if found is not None and keyword == "oneOf" and found[0] != value:
+            written_value = self._value(keyword, value, schema, depth) if keyword in accepted_keywords else None
+            if written_value is not None and keyword == "oneOf" and written_value[0] != value:
                 # the branches have lost keywords, so a value could match two of them
-                written.setdefault("anyOf", found[0])
-            elif found is not None:
-                written[keyword] = found[0]
+                written.setdefault("anyOf", written_value[0])
+            elif written_value is not None:
+                written[keyword] = written_value[0]
             elif keyword in _QUOTED and depth and value not in (None, [], {}):
-                quoted.append(f"{keyword}: {as_text(value)}")
-        if quoted:
-            words = written.get("description", "")
-            written["description"] = f"{words} ({', '.join(quoted)})".strip()
+                quoted_keywords.append(f"{keyword}: {as_text(value)}")
+        if quoted_keywords:
+            description = written.get("description", "")
+            written["description"] = f"{description} ({', '.join(quoted_keywords)})".strip()
         return self._completed(written, schema, depth)
 
     def _value(self, keyword: str, value: JsonValue, schema: JsonObject, depth: int) -> tuple[JsonValue] | None:
@@ -195,8 +195,8 @@ class SchemaWriter:
         table: JsonObject = {}
         for name, schema in value.items():
             if schema is not False:
-                shown = self._names.on_wire(name)
-                table[shown] = self._schema(schema if shown == name else _with_origin(name, schema), depth + 1)
+                wire_name = self._names.on_wire(name)
+                table[wire_name] = self._schema(schema if wire_name == name else _with_origin(name, schema), depth + 1)
         return (table,)
 
     def _names_of(self, value: list[JsonValue]) -> list[JsonValue]:

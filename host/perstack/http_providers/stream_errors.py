@@ -66,7 +66,7 @@ def _failures_in(document: JsonValue) -> Iterator[JsonObject]:
             yield from _failures_in(element)
     if not isinstance(document, dict):
         return
-    for holder in _holders(document):
+    for holder in _error_holders(document):
         failure = holder.get("error")
         if isinstance(failure, str) and failure.strip():
             yield {**holder, "message": holder.get("message") or failure}
@@ -82,7 +82,7 @@ def _failures_in(document: JsonValue) -> Iterator[JsonObject]:
         yield base
 
 
-def _holders(document: JsonObject) -> Iterator[JsonObject]:
+def _error_holders(document: JsonObject) -> Iterator[JsonObject]:
     """Yield the objects of an event in which servers put an `error`."""
     yield document
     for name in ("x_groq", "response"):

@@ -38,7 +38,7 @@ _MAX_PLAIN_CHARS = 6_000
 
 def wire_schema(document: SchemaDocument, names: ArgumentNames, rules: SchemaRules) -> tuple[JsonObject, list[str]]:
     """Return a tool's schema for a wire format, and sentences for the model about what the schema cannot express."""
-    flat, sentences = _flat(document, names)
+    flat, sentences = _flatten_root(document, names)
     if "not" in flat and "not" not in rules.root_keywords:
         sentences.append(f"Input constraint: the arguments must not match this JSON Schema: {as_text(flat['not'])}.")
     schema = SchemaWriter(document, names, rules).root(flat)
@@ -61,17 +61,17 @@ _OF_NO_ARGUMENTS = frozenset(("type", "properties", "title", "description", "req
 # One object in place of the branches at the root.
 
 
-def _flat(document: SchemaDocument, names: ArgumentNames) -> tuple[JsonObject, list[str]]:
+def _flatten_root(document: SchemaDocument, names: ArgumentNames) -> tuple[JsonObject, list[str]]:
     conjuncts = document.conjuncts(document.root)
     flat: JsonObject = {**({} if "type" in document.root else {"type": "object"}), **conjoined(conjuncts)}
     properties, required = declared_properties(flat), required_names(flat)
     sentences: list[str] = []
     for keyword, alternatives in _alternatives(conjuncts):
-        properties = {**_united(document.applicable(alternatives)), **properties}
+        properties = {**_merge_properties(document.applicable(alternatives)), **properties}
         parts = [document.conjuncts(branch) for branch in alternatives] if len(alternatives) <= _MAX_BRANCHES else []
-        sets = [_required_of(branch) for branch in parts if branch and all(map(_may_be_object, branch))]
-        required += [name for name in (sets[0] if sets else ()) if all(name in names_of for names_of in sets)]
-        sentences += _constraint(keyword, sets, set(required), names)
+        sets = [_requirement_texts(branch) for branch in parts if branch and all(map(_may_be_object, branch))]
+        required += [name for name in (sets[0] if sets else ()) if all(name in required_set for required_set in sets)]
+        sentences += _constraint_sentences(keyword, sets, set(required), names)
     flat |= {"type": "object", "properties": properties}
     if required:
         flat["required"] = [*dict.fromkeys(required)]
@@ -90,7 +90,7 @@ def _may_be_object(schema: JsonObject) -> bool:
     return "object" in kind if isinstance(kind, list) else kind == "object" or kind not in TYPES
 
 
-def _united(parts: Iterable[JsonObject]) -> JsonObject:
+def _merge_properties(parts: Iterable[JsonObject]) -> JsonObject:
     """Return the properties of all parts; several declarations of one property are alternatives."""
     variants: dict[str, dict[str, JsonValue]] = {}
     for part in parts:
@@ -102,7 +102,7 @@ def _united(parts: Iterable[JsonObject]) -> JsonObject:
 def _any_of(schemas: list[JsonValue]) -> JsonValue:
     if len(schemas) == 1:
         return schemas[0]
-    choices = [_choice(schema) for schema in schemas]
+    choices = [_listed_values(schema) for schema in schemas]
     values = [choice for choice in choices if choice is not None]
     if len(values) < len(choices):
         return {"anyOf": schemas}
@@ -110,32 +110,32 @@ def _any_of(schemas: list[JsonValue]) -> JsonValue:
     return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": [value for few in values for value in few]}
 
 
-def _choice(schema: JsonValue) -> list[JsonValue] | None:
+def _listed_values(schema: JsonValue) -> list[JsonValue] | None:
     """Return the values of a schema that only lists values, such as the mark of a variant; None for any other."""
     if not isinstance(schema, dict) or schema.keys() - {"const", "enum", "type", "title", "default"}:
         return None
     return [schema["const"]] if "const" in schema else branches(schema, "enum") or None
 
 
-def _required_of(parts: Iterable[JsonObject]) -> dict[str, str]:
+def _requirement_texts(parts: Iterable[JsonObject]) -> dict[str, str]:
     """Return for each name that an alternative requires the text ` = value` if it has one value; else an empty text."""
     words: dict[str, str] = {}
     for part in parts:
         for name in required_names(part):
-            value = _choice(declared_properties(part).get(name))
+            value = _listed_values(declared_properties(part).get(name))
             words[name] = "" if value is None or len(value) != 1 else f" = {as_text(value[0])}"
     return words
 
 
-def _constraint(keyword: str, sets: list[dict[str, str]], known: set[str], names: ArgumentNames) -> list[str]:
-    extra = [
+def _constraint_sentences(keyword: str, sets: list[dict[str, str]], known: set[str], names: ArgumentNames) -> list[str]:
+    lists = [
         ", ".join(f"{names.on_wire(name)}{words}" for name, words in required.items() if words or name not in known)
         for required in sets
     ]
-    options = [*dict.fromkeys(extra)]
+    options = [*dict.fromkeys(lists)]
     if len(options) < 2 or "" in options:
         return []
-    listed = [f"({number}) {option}" for number, option in enumerate(options[:_MAX_ALTERNATIVES], 1)]
-    more = f", or one of {len(options) - len(listed)} more sets" if len(options) > len(listed) else ""
+    entries = [f"({number}) {option}" for number, option in enumerate(options[:_MAX_ALTERNATIVES], 1)]
+    rest = f", or one of {len(options) - len(entries)} more sets" if len(options) > len(entries) else ""
     amount = "exactly one of these sets" if keyword == "oneOf" else "one of these sets"
-    return [shorten(f"Input constraint: give {amount} of arguments: {'; '.join(listed)}{more}.", MAX_TEXT_CHARS)]
+    return [shorten(f"Input constraint: give {amount} of arguments: {'; '.join(entries)}{rest}.", MAX_TEXT_CHARS)]

@@ -89,11 +89,11 @@ class WireTools:
     def _restored_part(self, part: ReplyPart) -> ReplyPart:
         if not isinstance(part, ToolCallPart):
             return part
-        own = self._own_names.get(part.tool_name)
-        if own is None:
+        own_name = self._own_names.get(part.tool_name)
+        if own_name is None:
             return part
-        args = self._by_name[own].arguments.from_wire(part.args)
-        return part.model_copy(update={"tool_name": own, "args": args})
+        args = self._by_name[own_name].arguments.from_wire(part.args)
+        return part.model_copy(update={"tool_name": own_name, "args": args})
 
 
 def wire_tools(request: GenerationRequest, rules: SchemaRules) -> WireTools:

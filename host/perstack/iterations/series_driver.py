@@ -265,7 +265,7 @@ class SeriesDriver:
         job_id = job_of_iteration(self.series.id, number)
         if await self._setup.storage.has_job(job_id):
             raise UsageError(
-                f"there is a Job {job_id}, which is not one of these iterations: delete it, or begin again"
+                f"Job {job_id} exists already and is not one of these iterations: delete it, or start new iterations"
             )
         return job_id
 

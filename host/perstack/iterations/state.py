@@ -220,7 +220,7 @@ def score_of(settings: Iterate, metrics: Mapping[str, float]) -> float:
     missing = [name for name in compared_metrics(settings) if name not in metrics]
     if missing:
         names = ", ".join(metrics) or "none"
-        raise UsageError(f"no metric {', '.join(map(repr, missing))}; there are: {names}")
+        raise UsageError(f"no metric {', '.join(map(repr, missing))}; available: {names}")
     worst = min if settings.direction == "higher" else max
     return worst(metrics[name] for name in compared_metrics(settings))
 

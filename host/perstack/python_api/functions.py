@@ -33,8 +33,8 @@ class FunctionsOfExpert(Toolkit[None, None]):
         missing = [name for name in recorded if name not in self.tool_names]
         if missing:
             raise SkillError(
-                f"{', '.join(missing)}: the Run began with this function of Python, and it is not in the `tools` of the"
-                f" Expert now; give it again: tools=[{', '.join((*self.tool_names, *missing))}]"
+                f"{', '.join(missing)}: the Run began with this Python function, which is no longer in the `tools`"
+                f" of the Expert: pass it again, tools=[{', '.join((*self.tool_names, *missing))}]"
             )
 
     @override

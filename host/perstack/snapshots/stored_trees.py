@@ -26,7 +26,7 @@ class Trees:
         """Return the bytes of a file. Raises NotFound, and StorageError if they do not match the digest."""
         data = await self._storage.blob(self._job_id, digest)
         if digest_of(data) != digest:
-            raise StorageError(f"job {self._job_id}: blob {digest} does not match its name")
+            raise StorageError(f"Job {self._job_id}: blob {digest} does not match its name")
         return data
 
     async def folder(self, digest: str) -> TreeFolder:
@@ -34,7 +34,7 @@ class Trees:
         try:
             return read_folder(await self.content(digest))
         except NotATree as error:
-            raise StorageError(f"job {self._job_id}: blob {digest} {error}") from error
+            raise StorageError(f"Job {self._job_id}: blob {digest} {error}") from error
 
     async def changes(self, old: str | None, new: str | None) -> tuple[Change, ...]:
         """Return the differences between two trees, by path; None: an empty tree. Raises NotFound and StorageError."""
@@ -71,11 +71,11 @@ class Trees:
 
     def _check_place(self, path: bytes, depth: int) -> None:
         if depth > MAX_FOLDER_DEPTH or len(path) >= MAX_PATH_BYTES:
-            raise StorageError(f"job {self._job_id}: a snapshot has folders nested too deeply: {spell(path[:80])}…")
+            raise StorageError(f"Job {self._job_id}: a snapshot has folders nested too deeply: {spell(path[:80])}…")
 
     def _check_count(self, count: int, limit: int) -> None:
         if count > limit:
-            raise StorageError(f"job {self._job_id}: a snapshot has more than {MAX_ENTRIES} files")
+            raise StorageError(f"Job {self._job_id}: a snapshot has more than {MAX_ENTRIES} files")
 
 
 # Blobs of a Job's snapshots, each once.

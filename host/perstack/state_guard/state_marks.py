@@ -162,7 +162,7 @@ class StateMark:
 
         key = None if self._valid is None else self._key.read()
         if self._valid is None or key is None:
-            raise StorageError(f"{self.state.mark}: it is not valid")
+            raise StorageError(f"{self.state.mark} is not valid: agree to this state again")
         return digest(key, f"log marks {self._valid.id}".encode(), sha256)
 
     def confirm_logs(self) -> None:

@@ -74,4 +74,4 @@ def find_by_address(address: str, find: Callable[[str], _T], filled: str) -> _T:
         names = ", ".join(sorted(variables_in([address])))
         if not names:
             raise
-        raise UsageError(f"{address!r}, with the value of {names}, is no address of an installed plugin") from None
+        raise UsageError(f"{address!r}, with the value of {names}, is not an address of an installed plugin") from None

@@ -126,7 +126,7 @@ async def hold_file_lock(open_file: Callable[[], int], holder: str, job_id: str)
     try:
         await _lock(fd, job_id)
         if os.fstat(fd).st_nlink == 0:
-            raise NotFound(f"job {job_id} was deleted")
+            raise NotFound(f"Job {job_id} was deleted")
         _sign(fd, holder)
         try:
             yield
@@ -160,7 +160,7 @@ async def _lock(fd: int, job_id: str) -> None:
             return
         await asyncio.sleep(0.001 * attempt)
     holder = os.pread(fd, _MAX_HOLDER_BYTES, 0).decode(errors="replace") or "another process"
-    raise Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
+    raise Conflict(f"Job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:

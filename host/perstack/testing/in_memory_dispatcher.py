@@ -47,7 +47,7 @@ class InMemoryOrders:
 
     def of_seat(self, seat: int) -> tuple[str, ...]:
         """Return the ids of the Jobs and Runs that a session has claimed."""
-        orders = [held.claim.order for held in self.held.values() if held.seat == seat]
+        orders = [held_claim.claim.order for held_claim in self.held.values() if held_claim.seat == seat]
         return tuple(order.run_id or order.job_id for order in orders)
 
     def is_silent(self, seat: int | None) -> bool:
@@ -95,8 +95,8 @@ class InMemoryDispatcher(Dispatcher):
     @override
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
         key = order_key(job_id, run_id)
-        held = self._orders.held.get(key)
-        return self._orders.waiting.get(key, None if held is None else held.claim.order)
+        held_claim = self._orders.held.get(key)
+        return self._orders.waiting.get(key, None if held_claim is None else held_claim.claim.order)
 
     @asynccontextmanager
     @override
@@ -110,9 +110,9 @@ class InMemoryDispatcher(Dispatcher):
             yield InMemorySeat(orders, number)
         finally:
             del orders.seats[number]
-            for held in orders.held.values():
-                if held.seat == number:
-                    held.seat = None
+            for held_claim in orders.held.values():
+                if held_claim.seat == number:
+                    held_claim.seat = None
 
     @override
     async def workers(self) -> Sequence[WorkerInfo]:
@@ -148,14 +148,16 @@ class InMemorySeat(Seat):
     @override
     async def claim(self) -> Claim | None:
         orders, info = self._orders, self._orders.seats[self._number]
-        for held in orders.held.values():
-            if orders.is_silent(held.seat) and _may_take(held.claim.order, info):
-                return self._take(held.claim.order, is_taken_over=True)
-        due = [order for order in orders.waiting.values() if order.due <= orders.now() and order.key not in orders.held]
-        fitting = [order for order in due if _may_take(order, info)]
-        if not fitting:
+        for held_claim in orders.held.values():
+            if orders.is_silent(held_claim.seat) and _may_take(held_claim.claim.order, info):
+                return self._take(held_claim.claim.order, is_taken_over=True)
+        due_orders = [
+            order for order in orders.waiting.values() if order.due <= orders.now() and order.key not in orders.held
+        ]
+        claimable = [order for order in due_orders if _may_take(order, info)]
+        if not claimable:
             return None
-        order = max(fitting, key=lambda waiting: waiting.priority)  # the first submitted among equals
+        order = max(claimable, key=lambda waiting: waiting.priority)  # the first submitted among equals
         del orders.waiting[order.key]
         return self._take(order, is_taken_over=False)
 
@@ -200,8 +202,8 @@ class InMemorySeat(Seat):
             self._orders.changed.notify_all()
 
     def _has(self, claim: Claim) -> bool:
-        held = self._orders.held.get(claim.order.key)
-        return held is not None and held.claim.id == claim.id
+        held_claim = self._orders.held.get(claim.order.key)
+        return held_claim is not None and held_claim.claim.id == claim.id
 
 
 def _may_take(order: Order, worker: WorkerInfo) -> bool:

@@ -226,13 +226,13 @@ class _Schedule:
         self._ends: list[int] = []
         self._replies: list[Turn] = []
         self._failures: dict[int, list[Turn]] = {}
-        self._rounds = _repetitions(part.repeat)
+        self._rounds = _repetition_count(part.repeat)
         played = 0
         for turn_spec in part.turns:
             if turn_spec.error is not None:
                 self._failures.setdefault(played, []).append(turn_spec)
                 continue
-            played = min(_UNLIMITED, played + _repetitions(turn_spec.repeat))
+            played = min(_UNLIMITED, played + _repetition_count(turn_spec.repeat))
             self._ends.append(played)
             self._replies.append(turn_spec)
         self._length = played
@@ -244,9 +244,9 @@ class _Schedule:
 
     def failure(self, number: int, played: int) -> Turn | None:
         for failing_turn in self._failures_before(number):
-            if played < _repetitions(failing_turn.repeat):
+            if played < _repetition_count(failing_turn.repeat):
                 return failing_turn
-            played -= _repetitions(failing_turn.repeat)
+            played -= _repetition_count(failing_turn.repeat)
         return None
 
     def _is_over(self, number: int) -> bool:
@@ -261,7 +261,7 @@ class _Schedule:
         return [*trailing, *due] if number and not place else due
 
 
-def _repetitions(repeat: bool | int) -> int:
+def _repetition_count(repeat: bool | int) -> int:
     if isinstance(repeat, bool):
         return _UNLIMITED if repeat else 1
     return repeat
@@ -310,7 +310,7 @@ class ScriptedProvider(Provider, ProviderFactory):
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         self.requests.append(request)
         if self._request_log is not None:
-            _append(self._request_log, request)
+            _append_request(self._request_log, request)
         number, turn_spec = self._next_turn(request)
         await _perform(turn_spec, on_delta)
         if turn_spec.error is not None:
@@ -399,8 +399,8 @@ def _as_turn(item: TurnLike) -> Turn:
 
 async def _perform(turn_spec: Turn, on_delta: Callable[[Delta], None]) -> None:
     """Emit the turn's deltas: the first one, then the delay, then the others."""
-    deltas = [Delta("reasoning", word) for word in _words(turn_spec.thinking)]
-    deltas += [Delta("text", word) for word in _words(turn_spec.text)]
+    deltas = [Delta("reasoning", word) for word in _split_words(turn_spec.thinking)]
+    deltas += [Delta("text", word) for word in _split_words(turn_spec.text)]
     for delta in deltas[:1]:
         on_delta(delta)
     if turn_spec.delay_ms:
@@ -409,7 +409,7 @@ async def _perform(turn_spec: Turn, on_delta: Callable[[Delta], None]) -> None:
         on_delta(delta)
 
 
-def _words(content: str) -> list[str]:
+def _split_words(content: str) -> list[str]:
     return re.findall(r"\s*\S+|\s+$", content)
 
 
@@ -423,7 +423,7 @@ def _generation(turn_spec: Turn, number: int) -> Generation:
     )
     if turn_spec.text:
         contents.append(TextPart(text=turn_spec.text))
-    contents.extend(_call(use, f"call_{number}_{index}") for index, use in enumerate(turn_spec.tools))
+    contents.extend(_tool_call(use, f"call_{number}_{index}") for index, use in enumerate(turn_spec.tools))
     cost = turn_spec.usage
     usage = Usage.of(
         cost.input_tokens, cost.output_tokens, reasoning=cost.reasoning_tokens, cached=cost.cached_input_tokens
@@ -435,7 +435,7 @@ def _generation(turn_spec: Turn, number: int) -> Generation:
     )
 
 
-def _call(use: ToolUse, default_id: str) -> ToolCallPart:
+def _tool_call(use: ToolUse, default_id: str) -> ToolCallPart:
     call_id = default_id if use.id is None else use.id
     if isinstance(use.input, dict):
         return ToolCallPart(tool_call_id=call_id, tool_name=use.name, args=use.input)
@@ -443,7 +443,7 @@ def _call(use: ToolUse, default_id: str) -> ToolCallPart:
     return ToolCallPart(tool_call_id=call_id, tool_name=use.name, raw_args=raw)
 
 
-def _append(path: Path, request: GenerationRequest) -> None:
+def _append_request(path: Path, request: GenerationRequest) -> None:
     line: JsonObject = {
         "model": request.model,
         "expertKey": request.expert_key,

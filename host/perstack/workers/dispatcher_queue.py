@@ -174,7 +174,7 @@ class DispatcherQueue:
         try:
             await context.dispatching.submit(_order_of(summary, context.clock.now()), context.storage)
         except DispatcherError as error:
-            words = f"Job {summary.id} is recorded, and could not be queued: {error.message}; a worker will find it"
+            words = f"Job {summary.id} is recorded, but could not be queued: {error.message}; a worker will find it"
             raise DispatcherError(words, next_steps=error.next_steps) from error
 
 

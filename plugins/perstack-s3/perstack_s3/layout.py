@@ -238,7 +238,7 @@ async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
             raise StorageError(f"{objects.place}: {VERSION} cannot be read: was this store made by perstack?")
         if version.version != _VERSION:
             raise StorageError(
-                f"{objects.place} was written by a newer perstack (layout {version.version}): use that one"
+                f"{objects.place} was written by a newer perstack (layout {version.version}): upgrade perstack"
             )
         objects.is_checked = True
     elif is_for_writing:

@@ -150,7 +150,7 @@ class S3Leases:
             if tag is not None:
                 lease.tag = tag
                 return lease
-        raise Conflict(f"job {job_id} is being leased by other processes: try again")
+        raise Conflict(f"Job {job_id} is being leased by other processes: try again")
 
     async def _beat(self, job_id: str, lease: S3Lease) -> None:
         while not lease.is_lost:

@@ -134,7 +134,7 @@ class S3Log:
                     self._recent[number] = body
                     await self.merge(number)
                     return
-            raise Conflict(f"{self.place}: other processes write to this run: try again")
+            raise Conflict(f"{self.place}: other processes write to this Run: try again")
 
     async def take_back(self, number: int) -> None:
         """Remove an append that does not count: the Job was deleted, or a merged object has its number."""
@@ -194,7 +194,7 @@ class S3Log:
 
     async def _check_end(self, expected_seq: int) -> None:
         if await self.refresh():
-            raise NotFound(f"job {self.ref.job_id} was deleted")
+            raise NotFound(f"Job {self.ref.job_id} was deleted")
         if self.end.seq != expected_seq:
             raise stale_writer(self.place, expected_seq, self.end.seq)
 

@@ -162,7 +162,7 @@ def _refusal_error(google: GoogleCredentials, error: Exception) -> ProviderError
     from google.auth.exceptions import TransportError
 
     if isinstance(error, TransportError):
-        message = f"no access token from Google, for it cannot be reached: {_words(error)}"
+        message = f"no access token, because Google cannot be reached: {_words(error)}"
         return ProviderError(message, name="ConnectError", is_retryable=True)
     words = _words(error)
     for name in ("refresh_token", "client_secret"):

@@ -105,4 +105,4 @@ async def _read(state: ServedProject, uri: str) -> tuple[str, str]:
         if value is not None:
             return await kind.read(state, value), kind.mime_type
     known = ", ".join((JOBS, *(kind.address.template for kind in KINDS)))
-    raise NotFound(f"there is no resource {uri}; there are: {known}")
+    raise NotFound(f"there is no resource {uri}; available: {known}")

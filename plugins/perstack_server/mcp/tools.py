@@ -78,7 +78,7 @@ async def call_tool(client_call: ClientCall) -> Outcome:
         return await perform(EXPERT_OPERATION, expert_arguments, client_call)
     names = (*experts, *operations)
     near = nearest(name, names)
-    hint = f"there are: {', '.join(names)}" if near is None else f"did you mean {near!r}?"
+    hint = f"available: {', '.join(names)}" if near is None else f"did you mean {near!r}?"
     raise MCPError(INVALID_PARAMS, f"Unknown tool {name!r}: {hint}")
 
 

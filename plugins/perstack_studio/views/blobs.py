@@ -55,7 +55,7 @@ async def _read(request: Request, job_id: str, digest: str) -> bytes:
     """Return the bytes of a blob of this Job. Raises NotFound, and StorageError if they do not match the digest."""
     studio = studio_of(request)
     if not _SHA256.fullmatch(digest):
-        raise NotFound("there is no such blob: its name is no SHA-256")
+        raise NotFound("there is no such blob: a blob is named by its SHA-256")
     try:
         await studio.served_project.job(job_id)
     except UsageError as error:

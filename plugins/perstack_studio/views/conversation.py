@@ -132,7 +132,7 @@ async def _events(studio: Studio, ref: RunRef, until: int) -> Sequence[StoredLin
 def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UsageError(f"{name}: {text!r} is no place in a log")
+        raise UsageError(f"{name}: {text!r} is not a position in a log")
     return int(text)
 
 

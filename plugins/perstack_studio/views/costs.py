@@ -49,7 +49,7 @@ class CostTable:
 async def _show_costs(request: Request) -> Response:
     studio, period = studio_of(request), request.query_params.get("period", "30")
     if period not in PERIODS:
-        raise UsageError(f"there is no period {period!r}; there are: {', '.join(PERIODS)}")
+        raise UsageError(f"there is no period {period!r}; available: {', '.join(PERIODS)}")
     now = studio.host.clock.now()
     since = now - PERIODS[period] * _DAY_MS if PERIODS[period] else 0
     summaries, is_cut = await _read(studio, since)

@@ -257,7 +257,7 @@ async def _show_expert(request: Request) -> Response:
     setup = studio.host.jobs.source.setup
     known = {*setup.project.experts, *setup.project.broken}
     if key not in known:
-        raise NotFound(f"there is no Expert {key!r}; there are: {', '.join(sorted(known)) or 'none'}")
+        raise NotFound(f"there is no Expert {key!r}; available: {', '.join(sorted(known)) or 'none'}")
     findings = await findings_of(studio)
     try:
         state = state_of(setup, studio.host.experts.get(key))

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.doors.operations.driving import attaching, read_attachments
+from perstack.doors.operations.driving import read_attachments, with_attachments
 from perstack.errors import UsageError
 from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
 
@@ -45,7 +45,7 @@ class JobFilter:
         try:
             cost = float(given.get("cost") or 0)
         except ValueError as error:
-            raise UsageError(f"cost: {given['cost']!r} is no number of dollars") from error
+            raise UsageError(f"cost: {given['cost']!r} is not a number of dollars") from error
         texts = {name: given.get(name, "").strip() for name in ("status", "expert", "label", "text")}
         return cls(**texts, cost=cost)
 
@@ -113,6 +113,6 @@ async def _start_job(request: Request) -> Response:
         attachments = await read_attachments(studio.host, files)
         summary = await studio.host.submit(key, query, attachments=attachments, by=studio.by)
         return see_other(f"/jobs/{summary.id}")
-    work = attaching(studio.host, partial(studio.host.run, key, query), files)
+    work = with_attachments(studio.host, partial(studio.host.run, key, query), files)
     running = studio.served_project.job_tasks.start(work, None)
     return see_other(f"/jobs/{await running.wait_until_begun()}")

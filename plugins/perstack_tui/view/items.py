@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import count, duration
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
-from perstack.doors.shared.call_diffs import edit_by
+from perstack.doors.shared.call_diffs import edit_from_args
 from perstack.doors.shared.screen import StyledText
 from perstack.doors.shared.text import brief, cells, shorten
 from perstack_tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable
@@ -329,7 +329,7 @@ def _change_by(call_activity: CallActivity) -> tuple[tuple[str, ...], tuple[str,
     part = call_activity.part
     if part is None:
         return (), ()
-    change = edit_by(part.tool_name, part.args, call_activity.result)
+    change = edit_from_args(part.tool_name, part.args, call_activity.result)
     if change.lines:
         return change.arguments, change.lines[2:]  # the head line already shows the path
     text = part.args.get("text")

@@ -208,7 +208,7 @@ def test_only_a_rule_of_the_project_that_names_the_path_opens_it():
         ("", "must not be empty"),
         ("exec(git", "no `)`"),
         ("exec)", "no `(`"),
-        ("exec()", "nothing in its parentheses"),
+        ("exec()", "empty parentheses"),
         ("delegate/", "names no Expert"),
         ("/exec", "names no tool"),
         ("git push", "space in the tool's name"),

@@ -122,7 +122,7 @@ def test_without_a_query_a_pipe_is_read_and_an_empty_one_is_refused(terminal: Te
 
 def test_at_a_terminal_a_query_has_to_be_typed(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
-    assert "error: there is no QUERY: type one, or pipe it to stdin" in terminal.look("run", "solo", *SCRIPTED)
+    assert "error: QUERY is missing: type one, or pipe it to stdin" in terminal.look("run", "solo", *SCRIPTED)
 
 
 # --- following ------------------------------------------------------------------------------------------------------

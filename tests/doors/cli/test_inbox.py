@@ -126,7 +126,7 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
     assert refused.err.startswith("error: the answer does not fit: answer yes or no; a text may follow a colon")
     assert len(refused.err.splitlines()) == 1
     done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
-    assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it continue\n")
+    assert (done.code, done.err) == (0, "task deploy: answered; `perstack task run-due` continues it\n")
     assert terminal.run("inbox").lines == ["nothing waits for you"]
     result = terminal.call("answer", "deploy", "no", "--provider", "scripted")
     assert result.code == 1

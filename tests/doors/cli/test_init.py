@@ -99,7 +99,7 @@ def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
     (newcomer.workspace / ".gitignore").write_text("*.log\n")
     done = newcomer.call("init")
     assert (newcomer.workspace / ".gitignore").read_text() == "*.log\n"
-    assert "it does not ignore .env and perstack/" in done.err
+    assert "note: .gitignore does not ignore .env and perstack/" in done.err
     written = (newcomer.workspace / "perstack.toml").read_text()
     result = newcomer.call("init", "--template", "team")
     assert result.code == 2

@@ -96,9 +96,9 @@ BROKEN = [
     ("this is not an answer", "it should be a JSON object, and is 'this is not an answer'"),
     ({"metrics": {"score": "high"}}, "metric `score` should be a number, and is 'high'"),
     ({"metrics": [1]}, "`metrics` should be an object of numbers, and is [1]"),
-    ({"other": 1}, "no metric 'score'; there are: other"),
+    ({"other": 1}, "no metric 'score'; available: other"),
     ({"score": 1, "cases": [{"name": "a"}]}, "`cases.0.passed`: Field required"),
-    ({"score": True}, "no metric 'score'; there are: none"),
+    ({"score": True}, "no metric 'score'; available: none"),
 ]
 
 

@@ -87,7 +87,7 @@ def test_the_key_may_be_in_a_variable(own_team: Terminal, tmp_path_factory: pyte
     assert (missing.code, missing.out) == (2, "")
     assert (
         missing.err
-        == "error: [audit] signingKey env:AUDIT_KEY: there is no variable AUDIT_KEY; set it to the key in PEM\n"
+        == "error: [audit] signingKey env:AUDIT_KEY: the variable AUDIT_KEY is not set: set it to the key in PEM\n"
     )
     (own_team.workspace / ".env").write_text("AUDIT_KEY='" + private.read_text() + "'\n")
     assert own_team.call("receipt", "team", "--to", "receipt.json").code == 0

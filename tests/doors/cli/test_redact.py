@@ -64,8 +64,8 @@ def test_the_log_shows_what_was_redacted_at_its_place_and_time(job_with_secret: 
 @pytest.mark.parametrize(
     ("event", "field", "words"),
     [
-        ("job-1-1", "id", "those that can be removed: "),
-        ("job-1-1", "nonsense", "those that can be removed: "),
+        ("job-1-1", "id", "fields that can be removed: "),
+        ("job-1-1", "nonsense", "fields that can be removed: "),
         ("job-1-99", "query", "there is no event job-1-99"),
         ("none-1-1", "query", "there is no Job none"),
         ("job", "query", "is not an event id of this host"),

@@ -345,7 +345,7 @@ def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(termi
     terminal.project(SOLO, solo=[reply("ok")])
     result = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "lcoal")
     assert (result.code, result.out) == (2, "")
-    assert "no runtime 'lcoal' is installed; there are: " in result.err
+    assert "no runtime 'lcoal' is installed; available: " in result.err
     assert not terminal.jobs().exists()
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "local").code == 0
 
@@ -416,7 +416,7 @@ def test_an_unknown_published_expert_names_the_way_to_bring_it_over(terminal: Te
     terminal.project(SOLO, solo=[reply("ok")])
     result = terminal.call("run", key, "q", *SCRIPTED)
     assert result.code == 2
-    assert "there are: solo; bring a published Expert over with `include`: docs/from-perstack.md" in result.err
+    assert "available: solo; bring a published Expert over with `include`: docs/from-perstack.md" in result.err
     assert "include" not in terminal.call("run", "nobody", "q", *SCRIPTED).err
 
 
@@ -456,7 +456,7 @@ def test_a_filter_prints_only_events_of_its_types_by_both_names(terminal: Termin
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--filter", "finishRuns"), "--filter finishRuns: no such event; there are: startRun,"),
+        (("--filter", "finishRuns"), "--filter finishRuns: no such event type; available: startRun,"),
         (("--filter", "finishRun,\x1b[2J"), "no such event"),
         (("--filter", " , "), "--filter names no event"),
         (("--filter", ""), "--filter: it is empty"),

@@ -394,7 +394,7 @@ def test_a_key_is_not_shown_as_the_address_that_it_is_not(terminal: Terminal) ->
     for command in (("validate",), ("jobs",), ("trust", "--yes"), ("jobs",), ("doctor",)):
         result = terminal.call(*command)
         assert SECRET not in result.out + result.err, command
-    assert "with the value of OPENAI_API_KEY, is no address of an installed plugin" in terminal.call("jobs").err
+    assert "with the value of OPENAI_API_KEY, is not an address of an installed plugin" in terminal.call("jobs").err
 
 
 def test_a_project_that_was_made_in_python_opens_what_it_names(

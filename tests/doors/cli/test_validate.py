@@ -132,7 +132,7 @@ def problems_of(terminal: Terminal, toml: str, *args: str) -> tuple[int, list[tu
 @pytest.mark.parametrize(
     ("toml", "line", "key", "words"),
     [
-        ('# x\nstorage = "nope:x"\n' + TEAM, 2, "storage", "no storage 'nope' is installed; there are: file, "),
+        ('# x\nstorage = "nope:x"\n' + TEAM, 2, "storage", "no storage 'nope' is installed; available: file, "),
         ('storage = "sqlit:x"\n' + TEAM, 1, "storage", "did you mean `sqlite`?"),
         ('storage = "perstack"\n' + TEAM, 1, "storage", "has no location"),
         (TEAM + '[provider]\nproviderName = "antropic"\n', 10, "provider.providerName", "did you mean `anthropic`?"),
@@ -146,7 +146,7 @@ def problems_of(terminal: Terminal, toml: str, *args: str) -> tuple[int, list[tu
             '[experts.a]\ninstruction = "i"\n[experts.a.skills.s]\ntype = "pluginSkill"\nplugin = "@perstack/memory"\n',
             5,
             "experts.a.skills.s.plugin",
-            "no plugin `@perstack/memory` is installed; there are: @perstack/execution-memory",
+            "no plugin `@perstack/memory` is installed; available: @perstack/execution-memory",
         ),
     ],
 )

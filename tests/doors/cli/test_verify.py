@@ -146,10 +146,10 @@ def test_an_event_cannot_be_forged_by_saying_that_it_is_redacted(own_team: Termi
     for command in ("verify", "replay"):
         result = own_team.call(command)
         assert result.code == 1
-        assert "it says that its content was redacted, and has content" in result.out
+        assert "it is marked as redacted, but still has content" in result.out
     refused = own_team.call("run", "lead", "more", "--continue-job", "team", "--provider", "scripted")
     assert (refused.code, refused.out) == (1, "")
-    assert "it says that its content was redacted, and has content" in refused.err
+    assert "it is marked as redacted, but still has content" in refused.err
 
 
 def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Terminal) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perstack.core.runs.open_questions import OpenQuestion
-from perstack.doors.shared.call_diffs import edit_by
+from perstack.doors.shared.call_diffs import edit_from_args
 from perstack.doors.shared.consent import page_of
 
 LINES = [f"line {number}\n" for number in range(1, 41)]
@@ -201,5 +201,5 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
     ],
 )
 def test_a_past_edit_has_the_line_numbers_that_its_result_names(result: str | None, head: str) -> None:
-    edit = edit_by("editTextFile", {"path": "a.py", "oldText": "y", "newText": "z"}, result)
+    edit = edit_from_args("editTextFile", {"path": "a.py", "oldText": "y", "newText": "z"}, result)
     assert edit.lines[2:] == (head, "-y", "+z")

@@ -86,7 +86,7 @@ def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_a
         wait_for(host.resume(job.id))
     assert refused.value.next_steps == (GiveAnswer(job.id),)
     done = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
-    with pytest.raises(UsageError, match="asks nothing") as refused:
+    with pytest.raises(UsageError, match="has no open question") as refused:
         wait_for(host.answer("hm", job_id=done.id))
     assert refused.value.next_steps == (Continue(done.id, "a"), AnswerEarlier(done.id))
 

@@ -164,7 +164,7 @@ def test_a_model_is_not_given_with_the_answer_to_a_stream_which_goes_on_after_it
     async def work() -> object:
         async for event in host.stream("a", "q", output=City):
             if isinstance(event, Question):
-                with pytest.raises(UsageError, match="output: pass it to `stream`, whose `Finished` has the result"):
+                with pytest.raises(UsageError, match="pass `output` to `stream`: its `Finished` has the result"):
                     await host.answer("Ulm", question=event, output=City)
                 await host.answer("Ulm", question=event)
             if isinstance(event, Finished):

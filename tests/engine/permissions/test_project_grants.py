@@ -117,7 +117,7 @@ def test_the_command_line_lists_and_revokes(terminal: Terminal, home: Path) -> N
     assert terminal.call("permissions", "revoke").code == 2
     assert "not granted in this project: exec" in terminal.call("permissions", "revoke", "exec").err
     assert terminal.call("permissions", "revoke", RULE).err == f"revoked: {RULE}\n"
-    assert terminal.call("permissions", "revoke", "--all").err == "there are no grants here\n"
+    assert terminal.call("permissions", "revoke", "--all").err == "this project has no grants\n"
 
 
 def test_a_grant_given_at_the_terminal_is_shown_with_its_extent(terminal: Terminal, home: Path) -> None:

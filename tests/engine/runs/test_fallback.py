@@ -292,7 +292,7 @@ def test_names_of_models_are_resolved_and_a_wrong_one_is_refused_with_those_ther
     assert (start.provider, start.model, start.fallbacks) == ("first", "c", ("second/b", "first/a"))
     assert start.expert.model == ("models.deep", "models.fast"), "as it is written"
     with pytest.raises(
-        UsageError, match=r"there is no `models.slow` in \[models\]; there are: models.deep, models.fast"
+        UsageError, match=r"there is no `models.slow` in \[models\]; available: models.deep, models.fast"
     ):
         wait_for(used.run("b", "q"))
 

@@ -120,7 +120,7 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
 
 def test_a_format_that_is_not_installed_is_refused_with_the_installed_ones(files: Bench) -> None:
     job_id, host = golden_job(files, "b_files"), files.host([])
-    with pytest.raises(UsageError, match="no format 'perl' is installed; there are: perstack"):
+    with pytest.raises(UsageError, match="no format 'perl' is installed; available: perstack"):
         wait_for(host.exports.export("perl", job_id))
 
 

@@ -144,7 +144,7 @@ def test_after_a_503_the_job_is_recorded_and_a_worker_that_looks_finds_it(tmp_pa
         assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
         (job,) = terminal.call("jobs", "--json").events
         job_id = job["id"]
-        wanted = f"Job {job_id} is recorded, and could not be queued: the engine is down; a worker will find it"
+        wanted = f"Job {job_id} is recorded, but could not be queued: the engine is down; a worker will find it"
         assert refused.json()["detail"] == wanted
         assert client.get(f"/v1/jobs/{job_id}").json()["status"] == "queued"
         again = client.post("/v1/jobs", json=asked)

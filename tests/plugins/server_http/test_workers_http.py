@@ -16,7 +16,7 @@ from terminal import SECONDS
 
 from perstack.core.base.usage import Usage
 from perstack.doors.cli.worker import json_line, text_line
-from perstack.doors.cli.worker_health import app_of, served
+from perstack.doors.cli.worker_health import make_app, served
 from perstack.doors.cli.worker_metrics import metrics_text
 from perstack.doors.shared.http_connections import ListenAddress
 from perstack.testing.scripted import text, tool, turn
@@ -40,7 +40,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
         async with engine.at_work(host) as at_work:
             await at_work.wait_for_report("ended")
             worker = at_work.worker
-            app = app_of(worker, engine.dispatcher, host.clock, address)
+            app = make_app(worker, engine.dispatcher, host.clock, address)
             async with served(app, address) as place, httpx.AsyncClient(base_url=place) as client:
                 healthy = await client.get("/healthz")
                 assert (healthy.status_code, healthy.json()) == (200, {"status": "ok", "worker": worker.name})
@@ -111,7 +111,7 @@ def test_a_malformed_body_sent_to_a_worker_leaves_no_traceback(
         host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), ListenAddress.parse("127.0.0.1:0")
         async with (
             engine.at_work(host) as at_work,
-            served(app_of(at_work.worker, engine.dispatcher, host.clock, address), address) as place,
+            served(make_app(at_work.worker, engine.dispatcher, host.clock, address), address) as place,
         ):
             for target in ("/healthz", "/metrics", "/nowhere"):
                 url = urlsplit(place)

@@ -124,7 +124,7 @@ def test_a_client_without_forms_is_told_what_is_asked_and_how_a_person_answers(a
                 assert asking.run("answer", job["id"], word, "--provider", "scripted").code == code
             late = await editor.call("answer", job=job["id"], answer="more")
             assert late.is_error
-            assert "asks nothing" in texts(late)[0]
+            assert "has no open question" in texts(late)[0]
 
     wait_for(work(), 60)
 

@@ -87,7 +87,7 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
     assert len(inspector.call("get_checkpoint", checkpoint=checkpoint)["structuredContent"]["messages"]) > 3
     assert [each["id"] for each in inspector.call("list_jobs")["structuredContent"]["jobs"]] == [job]
     for tool, words in (
-        ("answer", "asks nothing"),
+        ("answer", "has no open question"),
         ("resume_job", "is completed"),
         ("cancel_job", "no process drives it"),
     ):

@@ -290,7 +290,7 @@ def test_a_tool_that_is_not_there_is_an_error_that_names_what_is(terminal: Termi
         async with attached(terminal, era=era) as editor:
             with pytest.raises(MCPError, match="did you mean 'solo'"):
                 await editor.call("sole", query="x")
-            with pytest.raises(MCPError, match="there are: solo, team_lead, researcher, list_jobs"):
+            with pytest.raises(MCPError, match="available: solo, team_lead, researcher, list_jobs"):
                 await editor.call("zzz")
 
     wait_for(work(), 60)

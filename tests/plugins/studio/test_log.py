@@ -132,7 +132,7 @@ def test_an_event_says_whether_it_follows_the_one_before_it() -> None:
     assert chain_problem(b"", lines[0], 1) == ""
     assert chain_problem(lines[0], lines[1], 2) == ""
     assert "does not follow" in chain_problem(lines[0], lines[2], 2)
-    assert "not what its digest says" in chain_problem(lines[0], lines[1].replace(b"2", b"3", 1), 2)
+    assert "does not match its digest" in chain_problem(lines[0], lines[1].replace(b"2", b"3", 1), 2)
     assert chain_problem(b"", b"not a line", 1) != ""
 
 

@@ -57,9 +57,9 @@ def test_a_damaged_job_is_marked_and_what_can_be_read_of_it_is_listed_with_why_t
             await screen.type("bad")
             await screen.sees_no("(good)")
             await screen.press("tab")
-            await screen.sees("There is no checkpoint yet.", "its content is not what its digest says")
+            await screen.sees("There is no checkpoint yet.", "its content does not match its digest")
             await screen.press("tab")
-            await screen.sees("query     A haiku", "its content is not what its digest says")
+            await screen.sees("query     A haiku", "its content does not match its digest")
 
     wait_for(person())
 

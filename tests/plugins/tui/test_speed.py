@@ -160,7 +160,7 @@ def test_what_is_damaged_is_said_after_the_end_was_seen_and_what_follows_it_is_n
         lines[20] = lines[20].replace(b"no tool", b"no fool")
         log.write_bytes(b"\n".join(lines))
         async with run_app(bench.host([], WRITER), job_id="long") as screen:
-            problem = "its content is not what its digest says"
+            problem = "its content does not match its digest"
             await screen.wait_until(lambda text: problem in " ".join(text.split()), problem)  # where lines end varies
             assert "line 21" in " ".join(screen.text().split())
             assert "Last words." not in screen.text()

@@ -102,7 +102,7 @@ def open_line(line: bytes) -> Sealed:
     end = len(line) - _SEAL_SIZE
     seal = _SEAL.match(line, max(0, end))
     if seal is None:
-        raise BrokenSeal("no digest and hash at its end")
+        raise BrokenSeal("it does not end with a digest and a hash")
     batch = _BATCH.search(line, max(0, end - _MAX_BATCH_SIZE), end)
     payload = line[: end if batch is None else batch.start()] + b"}"
     digest, chain_hash = seal.groups()
@@ -114,8 +114,8 @@ def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
     sealed = open_line(line)
     if _b64_sha256(sealed.payload) != sealed.digest and read_remains(sealed.payload) is None:
         if sealed.payload.endswith(_REDACTED_ENDING):
-            raise BrokenSeal("it says that its content was redacted, and has content")
-        raise BrokenSeal("its content is not what its digest says")
+            raise BrokenSeal("it is marked as redacted, but still has content")
+        raise BrokenSeal("its content does not match its digest")
     if _b64_sha256((head.hash + sealed.digest).encode()) != sealed.hash:
         raise BrokenSeal("it does not follow the line before it")
     return sealed, Head(head.seq + 1, sealed.hash)

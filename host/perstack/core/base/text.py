@@ -276,7 +276,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return the remedy for an unknown word: «did you mean» the nearest one, or the list of all."""
     choices = list(words)
     similar = nearest(word, choices)
-    return f"there are: {', '.join(choices)}" if similar is None else f"did you mean `{similar}`?"
+    return f"available: {', '.join(choices)}" if similar is None else f"did you mean `{similar}`?"
 
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:

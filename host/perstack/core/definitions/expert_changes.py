@@ -6,10 +6,10 @@ definition.
 
 A model names what is added and never describes it, so that nothing can act without the agreement of the folder's user:
 
-- a skill is one that the project declares, for any of its Experts. The Expert that declares it must have the same
-  `permissions`, `runtime` and `maskSecrets`: otherwise restrictions of the skill there would not hold here;
-- a delegate is an Expert of the project that `delegates` could name;
-- an Expert of another file in the workspace may have only effects (`Key.effect`) that the project declares in the
+- An Expert may add a skill that another Expert of the project declares, if both have the same `permissions`,
+  `runtime` and `maskSecrets`: otherwise the other Expert's restrictions on the skill would not apply.
+- It may add a delegate that `delegates` could name.
+- An Expert of another file in the workspace may have only effects (`Key.effect`) that the project declares in the
   same words. `run_skills.EXPERT_OF_FILE` reads the file and compares.
 """
 

@@ -76,7 +76,7 @@ def _resolve(models: Models, named_models: Mapping[str, Models]) -> Iterator[Mod
         target = named_models.get(reference.removeprefix(NAMED))
         if target is None:
             known_names = ", ".join(NAMED + name for name in sorted(named_models)) or "none"
-            raise UnknownName(f"there is no `{reference}` in [models]; there are: {known_names}")
+            raise UnknownName(f"there is no `{reference}` in [models]; available: {known_names}")
         yield from (ModelChoice(name, True) for name in ((target,) if isinstance(target, str) else target))
 
 

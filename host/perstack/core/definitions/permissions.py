@@ -188,7 +188,7 @@ def _head(head: str, text: str) -> tuple[bool, str | None, str]:
 
 def _arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
     if not content.strip():
-        raise ValueError(f"`{text}` has nothing in its parentheses: leave them out, or write `TOOL(*)`")
+        raise ValueError(f"`{text}` has empty parentheses: leave them out, or write `TOOL(*)`")
     if re.match(_ARGUMENT_NAME, content) is None:
         return Glob(content.strip()), ()
     named: dict[str, Glob] = {}

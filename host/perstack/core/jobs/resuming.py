@@ -78,7 +78,7 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
     match run.status:
         case "completed":
             step = Continue(job_id, run.start.expert_key)
-            raise UsageError(f"Job {job_id} is completed", next_steps=(step,))
+            raise UsageError(f"Job {job_id} is completed: there is nothing to resume", next_steps=(step,))
         case "stoppedByInteractiveTool":
             raise UsageError(f"Job {job_id} waits for an answer", next_steps=(GiveAnswer(job_id),))
         case "running" | "stoppedByDelegate":

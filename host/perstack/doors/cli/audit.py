@@ -198,12 +198,12 @@ def _read_receipt(path: Path) -> bytes:
         raise UsageError(f"--receipt {path} cannot be read: {error.strerror}") from error
 
 
-def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
+def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, success_text: str) -> int:
     report = options.look(check)
     if as_json:
         write_json(report.to_json())
     else:
-        _print(report, all_well)
+        _print(report, success_text)
     return 0 if report.ok else 1
 
 
@@ -227,7 +227,7 @@ def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: st
     return 1 if totals["findings"] else 0
 
 
-def _print(report: Report, all_well: str) -> None:
+def _print(report: Report, success_text: str) -> None:
     name = f"{_OWNER_WORDS[report.kind]} {report.job_id}"
     for finding in report.findings:
         run_id = finding.run_id or name
@@ -241,16 +241,16 @@ def _print(report: Report, all_well: str) -> None:
         source = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
         print_out(f"redacted: {source}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
     runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""
-    events = f"{name}: {count(report.events, 'event')}{runs}"
-    print_out(f"{events} {_outcome(report, all_well)}")
+    counted_events = f"{name}: {count(report.events, 'event')}{runs}"
+    print_out(f"{counted_events} {_outcome(report, success_text)}")
 
 
-def _outcome(report: Report, all_well: str) -> str:
+def _outcome(report: Report, success_text: str) -> str:
     if not report.ok:
         return f"checked, {count(len(report.findings), 'finding')}"
     if report.is_complete:
-        return f"checked, {all_well}"
-    passed_over = sum(gap.count for gap in report.unchecked if gap.kind == "digests")
-    if passed_over == report.events:
+        return f"checked, {success_text}"
+    unchecked_count = sum(gap.count for gap in report.unchecked if gap.kind == "digests")
+    if unchecked_count == report.events:
         return "read, but there is nothing to check them against"
-    return f"read, {report.events - passed_over:,} of them checked; among these, {all_well}"
+    return f"read, {report.events - unchecked_count:,} of them checked; among these, {success_text}"

@@ -183,10 +183,10 @@ class _CompletingGroup(click.Group):
 
 def answer_shell(cli: click.Group) -> None:
     """Print the completions of a shell's line. After any error, print nothing."""
-    previous_handler = signal.signal(signal.SIGALRM, _give_up)
+    previous_handler = signal.signal(signal.SIGALRM, _exit_on_timeout)
     signal.alarm(MAX_WAIT_S)
     try:
-        lines = _lines(cli)
+        lines = _completion_lines(cli)
     except Exception:  # noqa: BLE001  # at a prompt a traceback would only disturb
         return
     finally:
@@ -195,18 +195,18 @@ def answer_shell(cli: click.Group) -> None:
     write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _give_up(_number: int, _frame: FrameType | None) -> None:
+def _exit_on_timeout(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _lines(cli: click.Group) -> list[str]:
+def _completion_lines(cli: click.Group) -> list[str]:
     shell = SHELLS[os.environ[COMPLETE_VARIABLE].removesuffix("_complete")]
     completer = shell(_CompletingGroup(cli), {}, "perstack", COMPLETE_VARIABLE)
     items = completer.get_completions(*completer.get_completion_args())
-    return [completer.format_completion(_shorten_help(item)) for item in items if _may_be_inserted(item)]
+    return [completer.format_completion(_shorten_help(item)) for item in items if _is_insertable(item)]
 
 
-def _may_be_inserted(item: CompletionItem[str]) -> bool:
+def _is_insertable(item: CompletionItem[str]) -> bool:
     return item.type != "plain" or _PLAIN.fullmatch(item.value) is not None
 
 

@@ -90,7 +90,7 @@ class StoredName(click.ParamType[str]):
         if kind == "expert":
             values = project.experts()
         elif kind in ("provider", "runtime"):
-            values = project.plugged(kind)
+            values = project.plugin_names(kind)
         else:
             import asyncio  # completing command names does not need it
 
@@ -119,7 +119,7 @@ class _TypedProject:
         experts = self._project().experts
         return [(key, experts[key].description) for key in experts]
 
-    def plugged(self, kind: Literal["provider", "runtime"]) -> Iterable[tuple[str, str]]:
+    def plugin_names(self, kind: Literal["provider", "runtime"]) -> Iterable[tuple[str, str]]:
         plugins = self._plugins()
         names = plugins.providers if kind == "provider" else plugins.runtimes
         return [(name, "") for name in sorted(names)]
@@ -136,12 +136,12 @@ class _TypedProject:
             return ()
         try:
             if kind in ("run", "checkpoint"):
-                return [(name, "") for name in await self._names_in(storage, kind, typed)]
-            return await _owners(storage, _OWNERS[kind], typed)
+                return [(name, "") for name in await self._run_or_checkpoint_ids(storage, kind, typed)]
+            return await _find_owners(storage, _OWNERS[kind], typed)
         finally:
             await storage.close()
 
-    async def _names_in(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
+    async def _run_or_checkpoint_ids(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
         from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
         from perstack.engine.jobs.reader import JobReader
 
@@ -149,13 +149,13 @@ class _TypedProject:
             (value for name in _JOBS_ON_THE_LINE if isinstance(value := self._params.get(name), str)), None
         )
         ids = (await storage.jobs(limit=MAX_COMPARED_IDS)).ids
-        job_of_prefix = max((job_id for job_id in ids if typed.startswith(f"{job_id}-")), key=len, default=None)
-        job = await resolve_id(storage, typed_job) if typed_job else job_of_prefix or await nth_latest_job(storage, 0)
+        job_in_prefix = max((job_id for job_id in ids if typed.startswith(f"{job_id}-")), key=len, default=None)
+        job = await resolve_id(storage, typed_job) if typed_job else job_in_prefix or await nth_latest_job(storage, 0)
         if kind == "run":
-            names = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
+            all_ids = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
         else:
-            names = (await JobReader(storage).checkpoints(job, limit=MAX_COMPARED_IDS)).ids
-        return [name for name in reversed(names) if name.startswith(typed)][:MAX_OFFERED]
+            all_ids = (await JobReader(storage).checkpoints(job, limit=MAX_COMPARED_IDS)).ids
+        return [name for name in reversed(all_ids) if name.startswith(typed)][:MAX_OFFERED]
 
     def _project(self) -> Project:
         from perstack.core.definitions.project import Project
@@ -175,7 +175,7 @@ class _TypedProject:
 _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters that name the Job of Runs and checkpoints
 
 
-async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
+async def _find_owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
     from perstack.engine.jobs.id_resolution import nth_latest_job
     from perstack.engine.log.storage_access import space_of
 

@@ -80,7 +80,7 @@ def create_command(
         )
     text = "" if job is not None else _fact_lines(read_query(query), folder, before, options.overrides)
     tried: list[tuple[str, str]] = []
-    host = _host(options, folder, before, tried, says_yes=yes)
+    host = _open_host(options, folder, before, tried, says_yes=yes)
 
     async def run_or_resume(on_event: OnEvent) -> JobSummary:
         if job is None:
@@ -88,7 +88,9 @@ def create_command(
         job_id = await host.jobs.complete_id(job)
         summary = await host.job(job_id)
         if summary.expert_key != COORDINATOR:
-            raise UsageError(f"Job {summary.id} was not begun by `perstack create`: perstack resume {summary.id}")
+            raise UsageError(
+                f"Job {summary.id} was not begun by `perstack create`: continue it with `perstack resume {summary.id}`"
+            )
         await lines.begin(host, job_id)
         return summary if summary.asking is not None else await host.resume(job_id, on_event=on_event)
 
@@ -104,7 +106,7 @@ class _CreateOutput(JobOutput):
         super().__init__(output_options)
         self.folder = folder
         self.written: list[str] = []
-        self._definition = _content(folder / DEFINITION)
+        self._definition = _read_or_none(folder / DEFINITION)
         self._paths: dict[str, str] = {}  # paths by the id of calls without a result
 
     def __call__(self, event: Event, line: bytes) -> None:
@@ -124,11 +126,11 @@ class _CreateOutput(JobOutput):
 
     def changed_files(self) -> list[str]:
         """Return the written files, including perstack.toml if an earlier process of this Job changed it."""
-        is_new = DEFINITION not in self.written and _content(self.folder / DEFINITION) != self._definition
+        is_new = DEFINITION not in self.written and _read_or_none(self.folder / DEFINITION) != self._definition
         return [*self.written, DEFINITION] if is_new else self.written
 
 
-def _content(path: Path) -> bytes | None:
+def _read_or_none(path: Path) -> bytes | None:
     try:
         return read_bounded(path)
     except (NotRead, OSError):
@@ -172,7 +174,7 @@ def _fact_lines(query: str, folder: Path, previous_project: Project, overrides: 
     return f"{query}\n\n{facts}"
 
 
-def _host(
+def _open_host(
     options: HostOptions, folder: Path, previous_project: Project, tried: list[tuple[str, str]], *, says_yes: bool
 ) -> Host:
     agreement = Agreement(previous_project, is_vendor=load_plugins((), os.environ).is_vendor)
@@ -185,8 +187,8 @@ def _host(
     cost = None if overrides.max_cost is None else overrides.max_cost / 2
     trials = Trials(folder, env, overrides, (), previous_project, TrialBudget(tokens=tokens, cost=cost))
     kit = tools_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
-    limited = replace(overrides, max_tokens=tokens, max_cost=cost)
-    return options.host_of(project, env=env, overrides=limited, plugins=[kit], agreement=Agreement(Project()))
+    halved_overrides = replace(overrides, max_tokens=tokens, max_cost=cost)
+    return options.host_of(project, env=env, overrides=halved_overrides, plugins=[kit], agreement=Agreement(Project()))
 
 
 def _how_to_continue(summary: JobSummary) -> str:
@@ -216,23 +218,23 @@ def _report_written(
     if not changed_files:
         lines.remark("nothing was changed")
         return 0
-    _agree(path, says_yes=says_yes)
+    _ask_agreement(path, says_yes=says_yes)
     for line in _next_commands(lines.folder, previous_project, project, tried):
         lines.remark(f"next: {line}")
     return 0
 
 
-def _agree(path: Path, *, says_yes: bool) -> None:
+def _ask_agreement(path: Path, *, says_yes: bool) -> None:
     """Show what the written definition needs agreement for, and ask for it, since a model wrote the definition."""
     place, store = ProjectPlace(path.parent, path), TrustStore.of_user()
-    new = Agreement(Project(path=str(path))).missing(items_of(place, with_env=False).items)
-    if not new:
+    missing_items = Agreement(Project(path=str(path))).missing(items_of(place, with_env=False).items)
+    if not missing_items:
         return
     print_err(f"{DEFINITION} does none of this before you agree:")
-    for line in page_of(new, store.read(path.parent)):
+    for line in page_of(missing_items, store.read(path.parent)):
         print_err(one_line(line))
     if says_yes or (can_ask(asks=True) and confirm("Agree to all of this?")):
-        store.agree(path.parent, new)
+        store.agree(path.parent, missing_items)
     else:
         print_err("not agreed; to see it again: perstack trust")
 
@@ -242,8 +244,8 @@ def _next_commands(
 ) -> list[str]:
     changed_keys = [key for key, expert in project.experts.items() if previous_project.experts.get(key) != expert]
     delegate_keys = {name for expert in project.experts.values() for name in expert.delegates}
-    first = [key for key in changed_keys if key not in delegate_keys] or changed_keys or list(project.experts)
-    key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))
+    main_keys = [key for key in changed_keys if key not in delegate_keys] or changed_keys or list(project.experts)
+    key, query = next(((key, query) for key, query in reversed(tried) if key in main_keys), (main_keys[0], "QUERY"))
     prefix = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
     commands = [f"perstack run {shlex.quote(key)} {shlex.quote(one_line(query))}"]
     if any(test.expert == key for test in read_tests(open_definition(folder / DEFINITION, must_be_whole=False))):

@@ -44,19 +44,19 @@ def doctor_command(as_json: bool, shows_all: bool, options: HostOptions) -> None
         return await host.experts.diagnosis(), await host.experts.runtimes()
 
     diagnosis, runtimes = run_with(options.host_of(project, env=options.env(project)), look)
-    findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
+    findings = (*diagnosis, _check_terminal(), *map(_runtime_finding, runtimes))
     if as_json:
         write_json({"findings": [*map(asdict, findings)], "runtimes": [*map(asdict, runtimes)]})
     else:
         _print(findings)
-        if asking := asking_experts(project):
-            print_out(f"note: {', '.join(asking)}: {ASKS_NOTE}")
+        if asking_keys := asking_experts(project):
+            print_out(f"note: {', '.join(asking_keys)}: {ASKS_NOTE}")
         if shows_all:
             _print_all(findings, runtimes)
     sys.exit(int(any(finding.state == "problem" for finding in findings)))
 
 
-def _terminal() -> DoctorFinding:
+def _check_terminal() -> DoctorFinding:
     kind = os.environ.get("TERM", "")
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     if encoding != "utf8":
@@ -67,7 +67,7 @@ def _terminal() -> DoctorFinding:
     return DoctorFinding("terminal", "ok", f"{kind or 'unknown kind'}, {Screen.of_stdout().width} columns, {colour}")
 
 
-def _of_runtime(runtime: RuntimeState) -> DoctorFinding:
+def _runtime_finding(runtime: RuntimeState) -> DoctorFinding:
     about = f"runtime {runtime.name}"
     if not runtime.problem:
         return DoctorFinding(about, "ok", "perstack.toml uses it" if runtime.is_wanted else "can be used")
@@ -106,8 +106,8 @@ def _print_all(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeStat
             prefix = "" if finding.text == "not set up" else f"{finding.text}; "
             print_out(f"{finding.about}: {prefix}{finding.remedy}")
     for runtime in runtimes:
-        for key, how in runtime.limits.items():
-            print_out(f"{runtime.name}: `{key}` {how}")
+        for key, enforcement in runtime.limits.items():
+            print_out(f"{runtime.name}: `{key}` {enforcement}")
 
 
 @click.command("models")
@@ -136,17 +136,23 @@ def models_command(provider: str | None, as_json: bool, options: HostOptions) ->
 
 
 def _to_json(state: ProviderState) -> dict[str, object]:
-    models = [_camel(asdict(model)) for model in state.models]
-    return _camel({**asdict(state), "models": models})
+    models = [_camel_case_keys(asdict(model)) for model in state.models]
+    return _camel_case_keys({**asdict(state), "models": models})
 
 
-def _camel(fields: Mapping[str, object]) -> dict[str, object]:
+def _camel_case_keys(fields: Mapping[str, object]) -> dict[str, object]:
     return {to_camel(name): value for name, value in fields.items()}
 
 
 def _print_providers(states: Sequence[ProviderState]) -> None:
     rows = [
-        (item.name, item.default_model or "-", *_facts(_default_of(item)), f"{len(item.models) or '-'}", _use(item))
+        (
+            item.name,
+            item.default_model or "-",
+            *_model_cells(_default_model(item)),
+            f"{len(item.models) or '-'}",
+            _usage_text(item),
+        )
         for item in states
     ]
     headings = ("provider", "default model", "context", "in", "out", "models", "here")
@@ -158,31 +164,31 @@ def _print_providers(states: Sequence[ProviderState]) -> None:
         print_err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 
-def _use(state: ProviderState) -> str:
+def _usage_text(state: ProviderState) -> str:
     if not state.is_configured:
         return "not set up"
     use = "the default" if state.is_default else "ready"
     return f"{use}; {state.problem}" if state.problem else use
 
 
-def _default_of(state: ProviderState) -> OfferedModel:
+def _default_model(state: ProviderState) -> OfferedModel:
     return next((model for model in state.models if model.name == state.default_model), OfferedModel(""))
 
 
 def _print_models(state: ProviderState) -> None:
     if state.models:
-        rows = [(model.name, *_facts(model)) for model in state.models]
+        rows = [(model.name, *_model_cells(model)) for model in state.models]
         table(Screen.of_stdout(), ("model", "context", "in", "out"), rows, right=(1, 2, 3))
     else:
         print_out(f"{state.name} does not list its models: {state.problem or 'see the pages of the provider'}")
 
 
-def _facts(model: OfferedModel) -> tuple[str, str, str]:
+def _model_cells(model: OfferedModel) -> tuple[str, str, str]:
     window = "-" if model.context_window is None else f"{model.context_window:,}"
-    return window, _price(model.input_price), _price(model.output_price)
+    return window, _price_text(model.input_price), _price_text(model.output_price)
 
 
-def _price(price: float | None) -> str:
+def _price_text(price: float | None) -> str:
     return "-" if price is None else f"{price:.2f}"
 
 

@@ -51,15 +51,17 @@ async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSumm
     Without an answer, or after Ctrl-C, the question stays open.
     """
     summary = await drive(output)
-    while (asking := summary.asking) is not None and can_ask(asks=output.may_ask):
+    while (question := summary.asking) is not None and can_ask(asks=output.may_ask):
         output.pause()
         output.is_asking = True
-        answer = await ask_person(asking, host, spending_line(summary))
+        answer = await ask_person(question, host, spending_line(summary))
         output.is_asking = False
         if not answer:
             break
         try:
-            summary = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=output)
+            summary = await host.answer(
+                answer, question_id=question.id, by=this_user("cli"), drive=True, on_event=output
+            )
         except UsageError as error:
             print_err(error.text_for(cli_phrase))
         except Conflict as error:
@@ -73,11 +75,11 @@ async def drive_series_and_ask(
 ) -> SeriesState:
     """Ask the questions of an iteration's Job, and continue the iterations with `resume`."""
     while series.status == "paused" and series.job_id is not None and can_ask(asks=output.may_ask):
-        waiting = await host.job(series.job_id)
-        if waiting.asking is None:
+        paused_summary = await host.job(series.job_id)
+        if paused_summary.asking is None:
             break
 
-        async def waiting_summary(_: OnEvent, summary: JobSummary = waiting) -> JobSummary:
+        async def waiting_summary(_: OnEvent, summary: JobSummary = paused_summary) -> JobSummary:
             return summary
 
         summary = await drive_and_ask(host, waiting_summary, output)
@@ -133,7 +135,7 @@ def run_interruptible(
         task = asyncio.ensure_future(work())
         output.on_lost = task.cancel
         on_continued(output.forget)
-        with handle_stop_signals(lambda: _stop(task, output, drives=drives), lambda: _leave(output)):
+        with handle_stop_signals(lambda: _stop_task(task, output, drives=drives), lambda: _exit_at_once(output)):
             async with host:
                 try:
                     return await task
@@ -155,7 +157,7 @@ def _report_lost(output: JobOutput, consequence: str) -> None:
             print_err(f"error: stdout cannot be written ({reason}), {consequence}")
 
 
-def _stop(task: asyncio.Future[_T], output: JobOutput, *, drives: bool) -> None:
+def _stop_task(task: asyncio.Future[_T], output: JobOutput, *, drives: bool) -> None:
     task.cancel()
     if output.is_asking or not drives:  # nothing is running here
         return
@@ -163,7 +165,7 @@ def _stop(task: asyncio.Future[_T], output: JobOutput, *, drives: bool) -> None:
         output.remark("stopping after cleanup; press again to stop at once")
 
 
-def _leave(output: JobOutput) -> None:
+def _exit_at_once(output: JobOutput) -> None:
     output.pause()
     exit_now()
 
@@ -196,23 +198,23 @@ def status_of_output(output: JobOutput, status: int, command: str, *, was_lost: 
 
 def outcome_line(summary: JobSummary, next_step: str | None = None) -> str:
     """Return a line with the Job's status and next step. `next_step` replaces the usual step of a Job."""
-    did = spending_line(summary)
+    spending = spending_line(summary)
     text = {
-        "completed": f"completed: {did}; perstack log --job {summary.id}",
-        "stoppedByError": f"failed after {did}: {summary.error}",
+        "completed": f"completed: {spending}; perstack log --job {summary.id}",
+        "stoppedByError": f"failed after {spending}: {summary.error}",
         "stoppedByInteractiveTool": f"is waiting for an answer: {summary.asks}",
-        "stoppedByMaxSteps": f"step limit reached ({did})",
-        "stoppedByBudget": f"stopped by its budget ({did}): {summary.exceeded}",
-        "stoppedByInterrupt": f"{_stop_reason(summary)} after {did}",
-        "running": f"is still running: {did}",
+        "stoppedByMaxSteps": f"step limit reached ({spending})",
+        "stoppedByBudget": f"stopped by its budget ({spending}): {summary.exceeded}",
+        "stoppedByInterrupt": f"{_stop_reason(summary)} after {spending}",
+        "running": f"is still running: {spending}",
         "queued": f"waits for a worker{_waiting_time(summary)}",
     }[summary.status]
     step = next_step_of_job(summary)
     text = f"{summary.expert_key} {text}"
     if step is None or summary.status == "completed":
         return text
-    once = "then " if summary.status == "stoppedByError" else ""  # a resume alone may fail in the same way
-    return f"{text}; {once}{next_step or cli_phrase(step)}"
+    connective = "then " if summary.status == "stoppedByError" else ""  # a resume alone may fail in the same way
+    return f"{text}; {connective}{next_step or cli_phrase(step)}"
 
 
 def _waiting_time(summary: JobSummary) -> str:

@@ -116,7 +116,7 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
 
     recording = run_with(host, record)
     data = recording.to_bytes()
-    test = None if path is None else _test_of(recording, path, options)
+    test = None if path is None else _make_test(recording, path, options)
     if adds_test and isinstance(test, str):
         raise UsageError(f"--test: {test}")
     if path is None:
@@ -147,11 +147,11 @@ class _PlayedTest:
     exists: bool  # True if the Expert has a test of that name, which may play an earlier recording
 
 
-def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedTest | str:
+def _make_test(recording: Recording, path: Path, options: HostOptions) -> _PlayedTest | str:
     """Return the test, or the reason why a recording cannot be tested."""
-    first, *others = recording.runs
+    first, *other_runs = recording.runs
     word = status_word(recording.status)
-    if word in ("running", "interrupted") or any(recorded_run.called_by is None for recorded_run in others):
+    if word in ("running", "interrupted") or any(recorded_run.called_by is None for recorded_run in other_runs):
         return f"Job {recording.job} was continued, or is {word}: a test needs a Job of one query that has ended"
     try:
         definition = open_definition(options.find().require_path(), must_be_whole=False)
@@ -160,37 +160,37 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
     draft = definition.drafts.get(first.expert)
     if draft is None:
         return f"{definition.path} has no Expert `{first.expert}`"
-    source = draft.report.source.path.absolute()
+    definition_path = draft.report.source.path.absolute()
     model = path.absolute()
-    model = model.relative_to(source.parent) if model.is_relative_to(source.parent) else model
+    model = model.relative_to(definition_path.parent) if model.is_relative_to(definition_path.parent) else model
     expect: dict[str, str | list[str]] = {"status": word}
-    kinds = ("tool", "interactive")
-    called = dict.fromkeys(
+    tool_kinds = ("tool", "interactive")
+    called_tools = dict.fromkeys(
         recorded_call.tool
         for recorded_run in recording.runs
         for _, recorded_call in recorded_run.calls()
-        if recorded_call.kind in kinds
+        if recorded_call.kind in tool_kinds
     )
-    if called:
-        expect["called"] = [*called][:_MAX_CALLS]
+    if called_tools:
+        expect["called"] = [*called_tools][:_MAX_CALLS]
     name = path.stem
     fields: _Fields = {"name": name, "query": first.query, "model": model.as_posix(), "expect": expect}
     tests = draft.tests if isinstance(draft.tests, list) else []
-    exists = any(isinstance(entry, dict) and entry.get("name") == name for entry in tests)
-    return _PlayedTest(first.expert, source, name, fields, exists)
+    is_existing = any(isinstance(entry, dict) and entry.get("name") == name for entry in tests)
+    return _PlayedTest(first.expert, definition_path, name, fields, is_existing)
 
 
 def _show_or_add_test(test: _PlayedTest, *, adds_test: bool) -> None:
     from perstack.expert_tests.written_tests import add_test, test_lines
 
-    where = os.path.relpath(test.definition)
+    definition_path = os.path.relpath(test.definition)
     if test.exists:
-        print_err(f"{where} has a test `{test.name}`; next: perstack test {test.expert}")
+        print_err(f"{definition_path} has a test `{test.name}`; next: perstack test {test.expert}")
     elif adds_test:
         add_test(test.definition, test.expert, test.fields, {})
-        print_err(f"{where}: test `{test.name}` was added; next: perstack test {test.expert}")
+        print_err(f"{definition_path}: test `{test.name}` was added; next: perstack test {test.expert}")
     else:
-        print_err(f"a test that plays it, for {where} (--test adds it):")
+        print_err(f"a test that plays it, for {definition_path} (--test adds it):")
         for line in test_lines(test.expert, test.fields):
             print_err(one_line(line))
 

@@ -75,12 +75,12 @@ def _show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
         return
     rows = file_changes.file_rows(files)
     other_cells = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
-    fitted_rows = [(change, _with_its_end(path, screen.width - other_cells), lines) for change, path, lines in rows]
+    fitted_rows = [(change, _shorten_path(path, screen.width - other_cells), lines) for change, path, lines in rows]
     table(screen, ("CHANGE", "FILE", "LINES"), fitted_rows, whole=(0,), texts=(1,), drops=())
     print_out(screen.styled(file_changes.stat_words(files), dim=True))
 
 
-def _with_its_end(path: str, width: int) -> str:
+def _shorten_path(path: str, width: int) -> str:
     if cells(path) <= width or width < _MIN_PATH_CELLS:
         return path
     while cells(path) >= width:
@@ -246,7 +246,7 @@ def _as_json(plan: Rewind) -> dict[str, object]:
         "checkpoint": plan.checkpoint_id,
         "workspace": str(Path(plan.workspace)),
         "files": [file_changes.stat_json(file) for file in plan.files],
-        "kept": [{"path": kept.path, "why": kept.why} for kept in plan.kept],
+        "kept": [{"path": kept_path.path, "why": kept_path.why} for kept_path in plan.kept],
         **({} if plan.undo is None else {"undo": plan.undo}),
     }
 
@@ -259,8 +259,8 @@ _MAX_LISTED_FILES = 20
 def files_of_checkpoint(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
     """Restore or write a checkpoint's files; return the branch's options. Raises UsageError, Conflict, StorageError."""
     if options.workspace is not None:
-        return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))
-    plan = _on_project(options, lambda host: _plan_rewind(host, expert, job, checkpoint))
+        return _write_to_new_folder(options, expert, job, checkpoint, Path(options.workspace))
+    plan = _with_project_host(options, lambda host: _plan_rewind(host, expert, job, checkpoint))
     if plan.files:
         print_err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
         for line in _plan_lines(plan)[:_MAX_LISTED_FILES]:
@@ -275,7 +275,7 @@ def files_of_checkpoint(options: HostOptions, expert: str, job: str, checkpoint:
     return options
 
 
-def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str, folder: Path) -> HostOptions:
+def _write_to_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str, folder: Path) -> HostOptions:
     options = replace(options, workspace=None)
 
     async def write(host: Host) -> None:
@@ -283,7 +283,7 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
         job_id = await host.jobs.complete_id(job)
         await host.files.write_files(await host.jobs.complete_id(checkpoint), folder, job_id=job_id)
 
-    _on_project(options, write)
+    _with_project_host(options, write)
     print_err(one_line(f"the files of {checkpoint} are in {folder}"))
     return replace(options, branch_folder=folder)
 
@@ -293,6 +293,6 @@ async def _plan_rewind(host: Host, expert: str, job: str, checkpoint: str) -> Re
     return await host.files.plan_rewind(await host.jobs.complete_id(job), await host.jobs.complete_id(checkpoint))
 
 
-def _on_project(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:
+def _with_project_host(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:
     """Return the result of `work`, called with a Host that has the Experts but no environment variables."""
     return run_with(options.host_of(options.project(required=True), env={}), work)

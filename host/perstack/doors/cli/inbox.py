@@ -84,15 +84,15 @@ def answer_command(
     if text is None:
         sys.exit(_ask(ident, output_options, options))
     answer = read_text(text) if changed is None else text
-    found = run_with(
+    question_answer = run_with(
         options.open_host(), lambda host: _find_question(host, ident, answer, is_change=changed is not None)
     )
-    if found is None:
-        print_err(f"task {ident}: answered; perstack task run-due lets it continue")
+    if question_answer is None:
+        print_err(f"task {ident}: answered; `perstack task run-due` continues it")
         return
     host = open_attended_host(options, output_options)
     lines = JobOutput(output_options)
-    question_id, answer = found
+    question_id, answer = question_answer
 
     async def answer_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, place_of(question_id)[0])
@@ -111,11 +111,11 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
 
     async def find_asking_job(on_event: OnEvent) -> JobSummary:
-        item = _item(await host.inbox(), await host.jobs.complete_id(ident, ("job", "task")))
+        item = _find_item(await host.inbox(), await host.jobs.complete_id(ident, ("job", "task")))
         if item is None or item.job_id is None or item.question is None:
             if item is not None and item.task_id is not None:
-                raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
-            await _question(host, ident)
+                raise UsageError(f"give the answer to a task as TEXT; {_show_command(item)} shows its question")
+            await _require_question_id(host, ident)
             raise Conflict(f"question {ident} has been answered already, or was never asked")
         await lines.begin(host, item.job_id)
         return await host.job(item.job_id)
@@ -123,7 +123,7 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
     return drive_and_report(host, find_asking_job, lines)
 
 
-def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
+def _find_item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
     return next((item for item in items if ident in (item.id, item.job_id)), None)
 
 
@@ -133,7 +133,7 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
     A number in `answer` selects the option that `perstack inbox` shows with it.
     """
     ident = await host.jobs.complete_id(ident, ("job", "task"))
-    item = _item(await host.inbox(), ident)
+    item = _find_item(await host.inbox(), ident)
     if is_change and (item is None or item.question is None or not item.question.call_digest):
         raise UsageError(f"{ident} is not an approval of a call, so there are no arguments to change")
     if item is not None and item.question is not None:
@@ -141,7 +141,7 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
         is_approval = bool(item.question.call_digest)
         return item.id, answer if is_approval else select_option(accepted_answers(item.question), answer.strip())
     if (item is None or item.task_id is None) and not await _is_task(host, ident):
-        return await _question(host, ident), answer
+        return await _require_question_id(host, ident), answer
     await host.tasks.signed(this_user("cli")).answer(ident, answer)
     return None
 
@@ -165,7 +165,7 @@ def check_no_tool(action: str) -> None:
         raise UsageError(f"a tool cannot {action}: {_CALL_ID} is set, so a tool runs this command; do it in a terminal")
 
 
-async def _question(host: Host, ident: str) -> str:
+async def _require_question_id(host: Host, ident: str) -> str:
     """Return the id of a question that is not in the inbox.
 
     Raises UsageError for any other id, saying what it names.
@@ -204,7 +204,7 @@ _ITEMS_PER_WRITE = 200  # items written at once: each write is a system call
 @place_options
 def inbox_command(as_json: bool, options: HostOptions) -> None:
     """List the open questions of all Jobs and tasks, the oldest first."""
-    items, workspace = options.look(_items)
+    items, workspace = options.look(_load_items)
     if as_json:
         for item in items:
             write_json(_to_json(item))
@@ -214,7 +214,7 @@ def inbox_command(as_json: bool, options: HostOptions) -> None:
         _print(items, workspace)
 
 
-async def _items(host: Host) -> tuple[tuple[InboxItem, ...], Path]:
+async def _load_items(host: Host) -> tuple[tuple[InboxItem, ...], Path]:
     return await host.inbox(), host.workspace
 
 
@@ -222,7 +222,7 @@ def _to_json(item: InboxItem) -> JsonObject:
     common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
     if item.damaged:
         common["damaged"] = True
-    next_step: JsonObject = {"next": _next_steps(item)} if item.next_steps else {}
+    next_step: JsonObject = {"next": _next_step_text(item)} if item.next_steps else {}
     if item.task_id is not None:
         return {**common, "taskId": item.task_id, "agentId": item.who, **next_step}
     question = {} if item.question is None else item.question.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -231,13 +231,13 @@ def _to_json(item: InboxItem) -> JsonObject:
 
 def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
     screen, now = Screen.of_stdout(), SYSTEM.now()
-    for first in range(0, len(items), _ITEMS_PER_WRITE):
+    for start in range(0, len(items), _ITEMS_PER_WRITE):
         parts = [
-            part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now, workspace)
+            part for item in items[start : start + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now, workspace)
         ]
-        visible = parts[1 if first == 0 else 0 : -1]
+        visible_parts = parts[1 if start == 0 else 0 : -1]
         # as one text it is sanitized in one pass
-        print_out(*visible) if screen.colours else print_out("".join(map(str, visible)))
+        print_out(*visible_parts) if screen.colours else print_out("".join(map(str, visible_parts)))
 
 
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
@@ -247,37 +247,37 @@ def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Ite
     head = f"{owner}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
-    text, is_whole = _text(item, workspace)
+    text, is_whole = _fitted_question(item, workspace)
     lines = (f"  {line}".rstrip(" ") for line in text.split("\n"))
     yield "\n".join((f"  {screen.fit(head, len(item.id) + 2)}", *lines))
-    for step in _steps(item, is_whole=is_whole):
+    for step in _answer_steps(item, is_whole=is_whole):
         yield "\n  "
         yield screen.styled(cli_phrase(step), dim=True)
     yield "\n"
 
 
-def _text(item: InboxItem, workspace: Path) -> FittedPage:
+def _fitted_question(item: InboxItem, workspace: Path) -> FittedPage:
     """Return the question, shortened for a list."""
     if item.question is not None and item.question.call_digest:
         return page_of(item.question, workspace, item.cost).fitted(LIST)
     text = approvable_text(item.text)
     if item.question is not None:
         text = question_text(item.question).removeprefix(f"{item.question.expert_key} asks: ")
-    return fitted(text.split("\n"), LIST, _place_of_item(item))
+    return fitted(text.split("\n"), LIST, _show_command(item))
 
 
-def _place_of_item(item: InboxItem) -> str:
+def _show_command(item: InboxItem) -> str:
     return f"perstack answer {item.id}" if item.task_id is None else f"perstack task get {item.id}"
 
 
-def _steps(item: InboxItem, *, is_whole: bool) -> tuple[NextStep, ...]:
+def _answer_steps(item: InboxItem, *, is_whole: bool) -> tuple[NextStep, ...]:
     if item.next_steps:
         return item.next_steps
-    of_call = item.question is not None and bool(item.question.call_digest)
-    return (GiveAnswer(item.id, is_approval=of_call, is_shown=is_whole),) if of_call or is_whole else ()
+    is_approval = item.question is not None and bool(item.question.call_digest)
+    return (GiveAnswer(item.id, is_approval=is_approval, is_shown=is_whole),) if is_approval or is_whole else ()
 
 
-def _next_steps(item: InboxItem) -> str:
+def _next_step_text(item: InboxItem) -> str:
     return "; ".join(cli_phrase(step) for step in item.next_steps)
 
 
@@ -310,7 +310,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     target, task = run_with(options.open_host(), lambda host: _answer_task(host, target, event))
     if task is not None:
-        print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
+        print_err(f"task {target}: {task.status}, answered; `perstack task run-due` continues it")
         return
 
     async def signal_job(on_event: OnEvent) -> JobSummary:

@@ -130,20 +130,20 @@ class SeriesOutput:
 def report_series(series: SeriesState, output: JobOutput) -> int:
     """Show the best result and a line with the outcome and next step, and return the exit status."""
     was_lost = output.lost is not None
-    did = count(len(series.done), "iteration")
-    best = series.best
-    if best is not None:
+    progress = count(len(series.done), "iteration")
+    best_iteration = series.best
+    if best_iteration is not None:
         if series.status == "completed":
-            output.result(best.job_id, best.artefact)
-        did += f", the best is iteration {best.number} with {best.score:g}"
-    steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
+            output.result(best_iteration.job_id, best_iteration.artefact)
+        progress += f", the best is iteration {best_iteration.number} with {best_iteration.score:g}"
+    step_texts = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
     text = {
-        "completed": f"completed: {did}; {_completion_reason(series)}; perstack report {series.id}",
-        "failed": f"failed after {did}: {series.message}; {steps}"
+        "completed": f"completed: {progress}; {_completion_reason(series)}; perstack report {series.id}",
+        "failed": f"failed after {progress}: {series.message}; {step_texts}"
         " (--definition current, if you have edited the Expert)",
-        "paused": f"{pause_words} after {did}: {series.message}; {steps}",
-        "running": f"is still running: {did}",
+        "paused": f"{pause_words} after {progress}: {series.message}; {step_texts}",
+        "running": f"is still running: {progress}",
     }[series.status]
     if series.status == "failed" or (output.form == "text" and series.status != "completed"):
         print_err(f"{series.expert_key} {text}")
@@ -176,16 +176,16 @@ def _completion_reason(series: SeriesState) -> str:
 
 
 def _score_line(series: SeriesState) -> str:
-    last = series.iterations[-1]
-    parts = [", ".join(f"{name} {value:g}" for name, value in last.metrics.items())]
-    if last.failed:
-        parts.append(f"{count(len(last.failed), 'case')} failed")
-    if last.regressions:
-        parts.append(count(len(last.regressions), "regression"))
-    if series.best_iteration == last.number:
+    iteration = series.iterations[-1]
+    parts = [", ".join(f"{name} {value:g}" for name, value in iteration.metrics.items())]
+    if iteration.failed:
+        parts.append(f"{count(len(iteration.failed), 'case')} failed")
+    if iteration.regressions:
+        parts.append(count(len(iteration.regressions), "regression"))
+    if series.best_iteration == iteration.number:
         parts.append("the best so far")
-    took = duration(last.duration)
-    return f"iteration {last.number} of {series.settings.max_iterations}: {', '.join(parts)} ({took})"
+    duration_text = duration(iteration.duration)
+    return f"iteration {iteration.number} of {series.settings.max_iterations}: {', '.join(parts)} ({duration_text})"
 
 
 def chart(scores: Sequence[float]) -> str:

@@ -108,7 +108,7 @@ class _Request:
         if self.shows_state and self.selects_events:
             raise UsageError(
                 "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary select events: "
-                "leave them out here"
+                "leave them out when showing a checkpoint"
             )
         if self.follow and (self.shows_state or self.offset or self.context or self.summary):
             raise UsageError(
@@ -118,18 +118,18 @@ class _Request:
         if self.tree:
             self._check_tree()
         if self.standing and any(
-            (self.selects_events, self.shows_state, self.follow, self.tree, self._cuts, self.full)
+            (self.selects_events, self.shows_state, self.follow, self.tree, self._limits_rows, self.full)
         ):
             raise UsageError("--standing lists what people told the Job: leave out all options but --run and --json")
 
     def _check_tree(self) -> None:
-        if self.selects_events or self._cuts:
+        if self.selects_events or self._limits_rows:
             raise UsageError("--tree shows the Runs of a Job: leave out the options that select events")
         if self.shows_state or self.run_id or self.follow:
             raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
 
     @property
-    def _cuts(self) -> bool:
+    def _limits_rows(self) -> bool:
         return self.take is not None or bool(self.offset)
 
 
@@ -386,8 +386,8 @@ async def _show_new(host: Host, log_request: _Request) -> int:
 
 
 def _as_json(checkpoint: Checkpoint, diff: MessagesDiff) -> JsonObject:
-    gone, new = ([json.loads(message.to_json()) for message in messages] for messages in (diff.gone, diff.new))
-    return {"checkpoint": checkpoint.id, "since": diff.since, "gone": gone, "new": new}
+    removed, added = ([json.loads(message.to_json()) for message in messages] for messages in (diff.gone, diff.new))
+    return {"checkpoint": checkpoint.id, "since": diff.since, "gone": removed, "new": added}
 
 
 async def _checkpoint(host: Host, log_request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:

@@ -107,7 +107,7 @@ def parse_types(texts: Iterable[str]) -> frozenset[str]:
     try:
         return types_named(texts, TYPES)
     except ValueError as error:
-        raise UsageError(f"--type {error}: no such event; there are: {', '.join(TYPES)}") from error
+        raise UsageError(f"--type {error}: no such event type; available: {', '.join(TYPES)}") from error
 
 
 def parse_condition(text: str | None) -> Condition | None:

@@ -375,8 +375,7 @@ def dispatcher_of(host: Host) -> Dispatcher:
     dispatcher = host.dispatcher
     if dispatcher is None:
         raise UsageError(
-            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
-            " or keep Jobs in PostgreSQL"
+            "no dispatcher is set: give --dispatcher postgresql://USER@HOST/DATABASE, or keep Jobs in PostgreSQL"
         )
     return dispatcher
 
@@ -403,11 +402,11 @@ def _click_option(name: str, option: Option) -> Callable[[_F], _F]:
     kind: click.FloatRange | click.IntRange | None = DOLLARS if name == "max_cost" else None
     if option.least is not None:
         kind = click.IntRange(min=option.least)
-    callback = _without_original if name == "runtime" else None
+    callback = _resolve_runtime if name == "runtime" else None
     return click.option(flag, type=kind, metavar=option.metavar, help=option.help, callback=callback)
 
 
-def _without_original(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _resolve_runtime(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return the runtime; with a warning None for one of the original, so that the definition chooses."""
     from perstack.core.definitions.sandbox import EARLIER_LOCAL, IGNORED_RUNTIMES, LOCAL
 
@@ -504,7 +503,7 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, with an option before each of several values that the original takes after one."""
-        return super().parse_args(ctx, _with_each_value_named(args, self.params))
+        return super().parse_args(ctx, _repeat_option_before_values(args, self.params))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each group, in the order of the command."""
@@ -524,34 +523,36 @@ class GroupedCommand(click.Command):
 _MULTI_VALUE_OPTIONS = ("--env-path", "--env")  # options that take several values in the original
 
 
-def _with_each_value_named(args: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+def _repeat_option_before_values(args: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
     """Return the arguments with `--env-path A B` as two options, if there are more arguments than the command takes."""
-    takes = {
+    value_counts = {
         name: 0 if param.is_flag or param.count else param.nargs
         for param in params
         if isinstance(param, click.Option)
         for name in (*param.opts, *param.secondary_opts)
     }
-    room = sum(param.nargs for param in params if isinstance(param, click.Argument))
-    plain: list[int] = []
-    repeated: dict[int, str] = {}  # options of further values, by the values' positions
+    argument_count = sum(param.nargs for param in params if isinstance(param, click.Argument))
+    argument_indexes: list[int] = []
+    repeated_options: dict[int, str] = {}  # options of further values, by the values' positions
     index, option = 0, ""
     while index < len(args):
         name, separator, _ = args[index].partition("=")
         if name == "--":
-            plain.extend(range(index + 1, len(args)))
+            argument_indexes.extend(range(index + 1, len(args)))
             break
         if not name.startswith("-") or name == "-":
-            plain.append(index)
+            argument_indexes.append(index)
             if option in _MULTI_VALUE_OPTIONS:
-                repeated[index] = option
+                repeated_options[index] = option
         else:
             option = name
-            index += 0 if separator else takes.get(name, 0)
+            index += 0 if separator else value_counts.get(name, 0)
         index += 1
-    inserted = dict(list(repeated.items())[: max(0, len(plain) - room)])
+    inserted_options = dict(list(repeated_options.items())[: max(0, len(argument_indexes) - argument_count)])
     return [
-        word for index, arg in enumerate(args) for word in ((inserted[index], arg) if index in inserted else (arg,))
+        word
+        for index, arg in enumerate(args)
+        for word in ((inserted_options[index], arg) if index in inserted_options else (arg,))
     ]
 
 

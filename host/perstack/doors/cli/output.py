@@ -117,7 +117,7 @@ def with_types(output_options: OutputOptions, text: str | None) -> OutputOptions
         types = types_named((text,), ORIGINAL_TYPES)
     except ValueError as error:
         names = ", ".join(ORIGINAL_TYPES)
-        raise UsageError(f"--filter {one_line(str(error))}: no such event; there are: {names}") from error
+        raise UsageError(f"--filter {one_line(str(error))}: no such event type; available: {names}") from error
     if not types:
         raise UsageError("--filter names no event: write it as --filter finishRun,errorRun")
     return replace(output_options, types=types)

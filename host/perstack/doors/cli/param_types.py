@@ -38,7 +38,7 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     `otherwise` is added to the error for a missing text: what to do without one.
     """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-        raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
+        raise UsageError(f"QUERY is missing: type one, or pipe it to stdin{otherwise}")
     from perstack.core.jobs.job_choice import check_query
 
     query = read_text("-" if text is None else text)

@@ -143,7 +143,7 @@ def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -
         )
     revoked = grants.revoke(lambda grant: is_all or grant.rule in rules)
     words = ", ".join(one_line(grant.rule) for grant in revoked)
-    print_err(f"revoked: {words}" if revoked else "there are no grants here")
+    print_err(f"revoked: {words}" if revoked else "this project has no grants")
 
 
 def _grants(options: HostOptions) -> ProjectGrants:
@@ -295,7 +295,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
     if options.storage is not None:
         raise UsageError("--storage names state: give --state with it")
     if revoke and options.config is None and options.find().config is None:
-        raise UsageError("there is no perstack.toml here, so nothing is trusted: change to a folder with one")
+        raise UsageError("there is no perstack.toml here: change to the folder that is no longer to be trusted")
     place, store = options.find(), TrustStore.of_user()
     folder = place.require_path().parent.resolve()
     if revoke:
@@ -336,10 +336,10 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
         print_err("this state is already trusted")
         return
     if show:
-        print_err("this is not trusted; the rest of this state is" if has_mark else "this state is not trusted")
+        print_err("these logs are not trusted; the rest of this state is" if has_mark else "this state is not trusted")
         return
     if mark.is_absent():
-        print_err("there is no state yet; state that your perstack creates here is trusted")
+        print_err("there is no state here yet; state that your perstack creates here is trusted")
         return
     if not yes and not _confirm():
         print_err("nothing was changed")

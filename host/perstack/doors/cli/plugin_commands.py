@@ -73,26 +73,26 @@ def _with_named_commands(modules: str) -> Mapping[str, FoundCommand]:
 
 def _read_commands(plugins: Iterable[_Plugin], earlier: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
     """Return `earlier` with the commands of the plugins. A command that cannot be used is skipped with a notice."""
-    found = dict(earlier)
+    commands = dict(earlier)
     for plugin in plugins:
         for entry in _entries_of(plugin):
-            problem = _problem_of(entry, found)
+            problem = _problem_of(entry, commands)
             if problem is not None:
                 _report_skipped(plugin, problem)
             elif isinstance(entry, PluginCommand):
-                found.setdefault(entry.name, FoundCommand(entry, plugin))
-    return found
+                commands.setdefault(entry.name, FoundCommand(entry, plugin))
+    return commands
 
 
 def listed_groups() -> dict[str, dict[str, str]]:
     """Return the texts of all commands, built in and of plugins, by group and name, in the order of the help."""
     groups = {title: {name: entry.text for name, entry in group.items()} for title, group in GROUPS.items()}
-    for name, found in plugin_commands().items():
-        rows = list(groups.get(found.entry.group, {}).items())
-        names = [listed for listed, _ in rows]
-        index = names.index(found.entry.before) if found.entry.before in names else len(names)
-        rows.insert(index, (name, found.entry.text))
-        groups[found.entry.group] = dict(rows)
+    for name, plugin_command in plugin_commands().items():
+        rows = list(groups.get(plugin_command.entry.group, {}).items())
+        names = [command_name for command_name, _ in rows]
+        index = names.index(plugin_command.entry.before) if plugin_command.entry.before in names else len(names)
+        rows.insert(index, (name, plugin_command.entry.text))
+        groups[plugin_command.entry.group] = dict(rows)
     return groups
 
 
@@ -108,7 +108,7 @@ def import_command(found: FoundCommand) -> click.Command:
     try:
         command: object = attrgetter(attribute)(importlib.import_module(module))
     except (Exception, SystemExit) as error:  # a module may raise anything
-        text = f"{found.entry.name} of {plugin.place}: {path} cannot be imported ({_cause(error)})"
+        text = f"{found.entry.name} of {plugin.place}: {path} cannot be imported ({_cause_text(error)})"
         raise UsageError(f"{text}; {plugin.remedy}") from error
     if not isinstance(command, click.Command):
         raise UsageError(f"{found.entry.name} of {plugin.place}: {path} is not a click command; {plugin.remedy}")
@@ -142,11 +142,11 @@ def _entries_of(plugin: _Plugin) -> tuple[object, ...]:
         elif plugin.is_declared:
             _report_skipped(plugin, "it has no function perstack_commands")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything, and other commands must work
-        _report_skipped(plugin, _cause(error))
+        _report_skipped(plugin, _cause_text(error))
     return ()
 
 
-def _problem_of(entry: object, found: Mapping[str, FoundCommand]) -> str | None:
+def _problem_of(entry: object, commands: Mapping[str, FoundCommand]) -> str | None:
     if not isinstance(entry, PluginCommand):
         return f"perstack_commands returns {type(entry).__name__}, not PluginCommand"
     if _has_wrong_field(entry):
@@ -157,8 +157,9 @@ def _problem_of(entry: object, found: Mapping[str, FoundCommand]) -> str | None:
         return f"the import path {entry.import_path!r} of {entry.name} is not `package.module:attribute`"
     if entry.name in COMMANDS:
         return f"perstack has its own command {entry.name}"
-    if entry.name in found and found[entry.name].entry != entry:  # equal for an installed module that is also named
-        return f"{found[entry.name].plugin.place} already has a command {entry.name}"
+    # the entries are equal for an installed module that is also named
+    if entry.name in commands and commands[entry.name].entry != entry:
+        return f"{commands[entry.name].plugin.place} already has a command {entry.name}"
     return None
 
 
@@ -175,5 +176,5 @@ def _report_skipped(plugin: _Plugin, cause: str) -> None:
     notice(f"a command of {plugin.place} was skipped: {cause}; {plugin.remedy}")
 
 
-def _cause(error: BaseException) -> str:
+def _cause_text(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -230,7 +230,7 @@ def resume_command(
         if any(value is not None for value in of_series) or definition != "started":
             raise UsageError(
                 "--max-iterations, --target, --total-cost, --total-tokens and --definition are for iterations:"
-                " name some that `perstack iterations` lists"
+                " give an id that `perstack iterations` lists"
             )
         go_on = _make_resume(host, job, settled, lines.on_event, before_compaction)
         return await drive_and_ask(host, go_on, lines.on_event)

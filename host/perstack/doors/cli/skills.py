@@ -160,7 +160,7 @@ def logout_command(skill: str | None, provider: str | None, expert: str | None, 
         return
     skill = _require_one(skill, provider)
     was_there = run_with(options.open_host(), lambda host: host.skills.logout(skill, expert_key=expert))
-    print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
+    print_err(f"logged out: {skill}" if was_there else f"was not logged in: {skill}")
 
 
 def _require_one(skill: str | None, provider: str | None) -> str:

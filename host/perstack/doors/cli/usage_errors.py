@@ -41,9 +41,11 @@ def _message_and_hint(error: click.ClickException, context: click.Context | None
     remedy = f"`{command} --help` says more"
     match error:
         case click.NoSuchOption():
-            return f"there is no option {error.option_name}", _suggest(error.option_name, _options(context), command)
+            return f"there is no option {error.option_name}", _suggest(
+                error.option_name, _option_names(context), command
+            )
         case click.MissingParameter() if error.param is not None:
-            return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _form(
+            return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _usage_form(
                 context, remedy
             )
         case click.BadOptionUsage():
@@ -51,7 +53,7 @@ def _message_and_hint(error: click.ClickException, context: click.Context | None
             return f"{error.option_name} {'takes no' if is_flag else 'needs a'} value", remedy
         case click.BadParameter() if error.param is not None:
             name = error.param.opts[0] if isinstance(error.param, click.Option) else error.param.human_readable_name
-            return f"{name}: {_plain(error.message)}", remedy
+            return f"{name}: {_plain_message(error.message)}", remedy
         case _:
             return _message_of_other(error.format_message(), context, command, remedy)
 
@@ -65,8 +67,8 @@ def _message_of_other(message: str, context: click.Context | None, command: str,
         return f"there is no command {name}", _suggest(name, context.command.list_commands(context), command)
     extra_match = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
     if extra_match is not None:
-        return f"unexpected arguments: {extra_match[1]}", _command_line(context, _form(context, remedy))
-    return _plain(message), remedy
+        return f"unexpected arguments: {extra_match[1]}", _quoted_command(context, _usage_form(context, remedy))
+    return _plain_message(message), remedy
 
 
 def _suggest(name: str, names: list[str], command: str) -> str:
@@ -74,21 +76,21 @@ def _suggest(name: str, names: list[str], command: str) -> str:
     return f"`{command} --help` lists them" if suggestion is None else f"did you mean {suggestion}?"
 
 
-def _options(context: click.Context | None) -> list[str]:
+def _option_names(context: click.Context | None) -> list[str]:
     if context is None:
         return []
     parameters = context.command.get_params(context)
     return [name for param in parameters if isinstance(param, click.Option) and not param.hidden for name in param.opts]
 
 
-def _form(context: click.Context | None, otherwise: str) -> str:
+def _usage_form(context: click.Context | None, otherwise: str) -> str:
     if context is None:
         return otherwise
     pieces = " ".join(context.command.collect_usage_pieces(context))
     return f"write it as: {context.command_path} {pieces}"
 
 
-def _command_line(context: click.Context | None, otherwise: str) -> str:
+def _quoted_command(context: click.Context | None, otherwise: str) -> str:
     *leading, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):
@@ -100,7 +102,7 @@ def _require_context(context: click.Context | None) -> click.Context:
     return context or click.Context(click.Command("perstack"))
 
 
-def _plain(message: str) -> str:
+def _plain_message(message: str) -> str:
     text = message.removesuffix(".")
     for kind, plain in _KINDS.items():
         text = text.replace(f"is not a valid {kind}", f"is not a {plain}")

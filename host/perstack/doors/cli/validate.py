@@ -84,18 +84,20 @@ def _known_to_json(tools_by_expert: Mapping[str, KnownTools]) -> JsonObject:
 def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTools]) -> None:
     rows: list[tuple[str, ...]] = []
     for key, by_skill in tools_by_expert.items():
-        known = [spec for specs in by_skill.values() for spec in specs or ()]
+        known_specs = [spec for specs in by_skill.values() for spec in specs or ()]
         skills = ", ".join(f"{name} {'?' if specs is None else len(specs)}" for name, specs in by_skill.items())
-        rows.append((key, str(len(known)), f"{_tokens(known):,}", skills))
+        rows.append((key, str(len(known_specs)), f"{_tokens(known_specs):,}", skills))
     print_out()
     table(Screen.of_stdout(), ("Expert", "tools", "about tokens", "tools of its skills"), rows, right=(1, 2))
     print_out(
         "The tools are sent with every request. `?`: known when the skill is started, as by `perstack tools EXPERT`."
     )
     experts = project.experts.items()
-    whole = [key for key, expert in experts if not any(map(is_base_skill, with_tools(expert.skills)))]
-    if whole:
-        print_out(f"note: {', '.join(whole)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}")
+    unrestricted_keys = [key for key, expert in experts if not any(map(is_base_skill, with_tools(expert.skills)))]
+    if unrestricted_keys:
+        print_out(
+            f"note: {', '.join(unrestricted_keys)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}"
+        )
 
 
 def _can_run(tools: OfferedTools) -> bool:
@@ -127,8 +129,13 @@ def _print_tools(tools_by_expert: Mapping[str, OfferedTools]) -> None:
             continue
         print_out()
         rows = [
-            (skill, str(len(specs)), f"{_tokens(specs):,}" if not is_deferred else f"({_tokens(specs):,})", names)
-            for (skill, is_deferred), specs in _by_skill(tools).items()
+            (
+                skill,
+                str(len(specs)),
+                f"{_tokens(specs):,}" if not is_deferred else f"({_tokens(specs):,})",
+                names,
+            )
+            for (skill, is_deferred), specs in _group_by_skill(tools).items()
             if (names := ", ".join(spec.name for spec in specs))
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
@@ -141,7 +148,7 @@ def _deferred_note(tools: OfferedTools) -> str:
     return f"; {count(len(tools.deferred), 'tool')} of {_tokens(tools.deferred):,} (in brackets) found by a search"
 
 
-def _by_skill(tools: OfferedTools) -> dict[tuple[str, bool], list[ToolSpec]]:
+def _group_by_skill(tools: OfferedTools) -> dict[tuple[str, bool], list[ToolSpec]]:
     groups: dict[tuple[str, bool], list[ToolSpec]] = {}
     for specs, is_deferred in ((tools.shown, False), (tools.deferred, True)):
         for spec in specs:
@@ -181,7 +188,7 @@ def validate_command(
         write_bytes(SHIPPED_SCHEMA.read_bytes())
         return
     path = options.find().require_path()
-    project, problems = _checked(path, options)
+    project, problems = _check_definition(path, options)
     is_usable = project is not None and not (strict and problems)
     usable = project if is_usable else None
     known = _known_tools(usable, options.env(usable)) if verbose and usable is not None else {}
@@ -199,7 +206,7 @@ def validate_command(
     sys.exit(int(lacking) if is_usable else 2)
 
 
-def _checked(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
+def _check_definition(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
     definition = open_definition(path, must_be_whole=False)
     env = options.env(Project(env_path=definition.project.env_path, path=str(path.absolute())))
     return asyncio.run(validate_definition(definition, env))

@@ -173,11 +173,11 @@ async def _run_worker(
             report=tell,
         )
         if address is not None:
-            from perstack.doors.cli.worker_health import app_of, served
+            from perstack.doors.cli.worker_health import make_app, served
             from perstack.doors.shared.http_connections import ListenAddress
 
             listen = ListenAddress.parse(address)
-            url = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, listen), listen))
+            url = await stack.enter_async_context(served(make_app(worker, dispatcher, host.clock, listen), listen))
             if not as_json:
                 print_err(f"metrics at {url}/metrics")
         if folders is not None:

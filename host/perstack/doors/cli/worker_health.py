@@ -25,7 +25,7 @@ _MAX_HEAD_BYTES = 16 << 10
 _MAX_CONNECTIONS = 64
 
 
-def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: ListenAddress) -> Starlette:
+def make_app(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: ListenAddress) -> Starlette:
     """Return the application for that address. Raises UsageError if prometheus-client is not installed."""
     try:
         from perstack.doors.cli.worker_metrics import CONTENT_TYPE, metrics_text

@@ -22,8 +22,8 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         tally = self._tally
-        yield from self._of_dispatcher()
-        yield _gauge("perstack_jobs_running", "Jobs that this worker drives now.", tally.running)
+        yield from self._dispatcher_metrics()
+        yield _make_gauge("perstack_jobs_running", "Jobs that this worker drives now.", tally.running)
         yield _counter("perstack_steps", "Steps that this worker has finished.", tally.steps)
         tokens = (((kind, model), count) for (kind, model), count in sorted(tally.tokens.items()))
         yield _counters("perstack_tokens", "Tokens by kind; each is counted in one kind.", ("kind", "model"), tokens)
@@ -32,16 +32,18 @@ class _Figures(Collector):
         yield _counter("perstack_retries", "Generations that failed and were tried again.", tally.retries)
         yield _counter("perstack_takeovers", "Jobs taken over from workers that fell silent.", tally.takeovers)
 
-    def _of_dispatcher(self) -> Iterator[Metric]:
+    def _dispatcher_metrics(self) -> Iterator[Metric]:
         """Yield the dispatcher's metrics, equal on every worker; only `up` if it does not answer."""
         load = self._load
-        yield _gauge("perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None)
+        yield _make_gauge(
+            "perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None
+        )
         if load is None:
             return
         oldest = 0.0 if load.oldest is None else max(0.0, (self._now - load.oldest) / 1000)
-        yield _gauge("perstack_jobs_queued", "Jobs that are due and wait for a worker.", load.queued)
-        yield _gauge("perstack_jobs_later", "Jobs that are not due yet.", load.later)
-        yield _gauge("perstack_jobs_oldest_seconds", "Seconds that the longest-waiting Job has waited.", oldest)
+        yield _make_gauge("perstack_jobs_queued", "Jobs that are due and wait for a worker.", load.queued)
+        yield _make_gauge("perstack_jobs_later", "Jobs that are not due yet.", load.later)
+        yield _make_gauge("perstack_jobs_oldest_seconds", "Seconds that the longest-waiting Job has waited.", oldest)
 
 
 def metrics_text(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
@@ -51,7 +53,7 @@ def metrics_text(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
     return generate_latest(registry)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _make_gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 

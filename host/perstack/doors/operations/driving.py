@@ -101,7 +101,7 @@ async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> lis
     return [await read_workspace_file(host, file if isinstance(file, str) else file.uri) for file in files]
 
 
-def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
+def with_attachments(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
     """Return the work with files of the workspace attached; they are read when it starts."""
 
     async def start_with_files(*, on_event: OnEvent) -> JobSummary:
@@ -128,7 +128,7 @@ async def _subject_of_resume(
     return JobSubject(job, new_limits(run, overrides, max_steps) or run.limits, unsettled_calls(job.runs.values()))
 
 
-async def _continued(served_project: ServedProject, job_id: str) -> JobSubject:
+async def _subject_of_continuation(served_project: ServedProject, job_id: str) -> JobSubject:
     """Return a Job with the limits of its next Run, which the definition sets."""
     await served_project.job_to_drive(job_id)
     job, context = await served_project.host.jobs.load(job_id), served_project.host.jobs.source.setup
@@ -164,7 +164,7 @@ class ExpertArguments(OperationArguments[views.JobView]):
 
     @override
     async def subject(self, served_project: ServedProject) -> JobSubject | None:
-        return None if self.continue_job is None else await _continued(served_project, self.continue_job)
+        return None if self.continue_job is None else await _subject_of_continuation(served_project, self.continue_job)
 
     @override
     async def perform(self, call: OperationCall[views.JobView, R]) -> R:
@@ -179,7 +179,7 @@ class ExpertArguments(OperationArguments[views.JobView]):
             if self.continue_job is None
             else partial(host.continue_job, self._expert_key, self.query, job_id=self.continue_job)
         )
-        return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
+        return await call.drive(with_attachments(host, work, self.attachments), wait=self.wait)
 
 
 EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, "drive", FREE)
@@ -199,13 +199,13 @@ class _ContinueJob(OperationArguments[views.JobView]):
 
     @override
     async def subject(self, served_project: ServedProject) -> JobSubject:
-        return await _continued(served_project, self.job)
+        return await _subject_of_continuation(served_project, self.job)
 
     @override
     async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         host, summary = call.served_project.host, await call.served_project.job_to_drive(self.job)
         work = partial(host.continue_job, summary.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
-        return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
+        return await call.drive(with_attachments(host, work, self.attachments), wait=self.wait)
 
 
 _Changed = Annotated[

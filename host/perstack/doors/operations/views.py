@@ -228,7 +228,7 @@ def job_details(summary: JobSummary, open_calls: Sequence[UnsettledCall]) -> Job
 def status_line(summary: JobSummary) -> str:
     """Return one line with the Job's id, status and next step."""
     word = status_of(summary)
-    did = spending_line(summary)
+    spending = spending_line(summary)
     detail = {
         "stoppedByInteractiveTool": summary.asks,
         "stoppedByError": summary.error,
@@ -236,7 +236,7 @@ def status_line(summary: JobSummary) -> str:
     }.get(summary.status)
     suffix = f": {detail}" if detail else ""
     warning = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if summary.without_effect else ""
-    return f"Job {summary.id} of {summary.expert_key} ({word}, {did}){suffix}.{warning} {_next_step(summary)}"
+    return f"Job {summary.id} of {summary.expert_key} ({word}, {spending}){suffix}.{warning} {_next_step(summary)}"
 
 
 def _next_step(summary: JobSummary) -> str:

@@ -221,15 +221,17 @@ class JobActivity:
 
     def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
         activity = self._run(event.run_id, event.expert_key, event.timestamp)
-        step, began = activity.step_began
-        took = event.timestamp - began if step == event.step_number and isinstance(event, events.FinishStep) else None
+        step, began_ms = activity.step_began
+        took_ms = (
+            event.timestamp - began_ms if step == event.step_number and isinstance(event, events.FinishStep) else None
+        )
         if self._full or not isinstance(event, events.StopRunByDelegate):
             parts = {
                 call_id: call_activity.part
                 for call_id, call_activity in activity.calls.items()
                 if call_activity.part is not None
             }
-            for row in event.describe(EventContext(parts, minute, took, self._full)):
+            for row in event.describe(EventContext(parts, minute, took_ms, self._full)):
                 yield LogLine(event.timestamp, event.run_id, activity.label, event.step_number, row)
 
     def _follow(self, activity: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
@@ -280,10 +282,12 @@ class JobActivity:
                 self._add_usage(event.usage)
                 activity.set_activity("", now)
             case events.CallTools():
-                for decided in event.calls:
-                    activity.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
-                    if decided.kind == "tool" and not decided.asks:
-                        activity.begin_call(decided.id, now)
+                for decided_call in event.calls:
+                    activity.calls.setdefault(
+                        decided_call.id, CallActivity(decided_call.tool_name)
+                    ).kind = decided_call.kind
+                    if decided_call.kind == "tool" and not decided_call.asks:
+                        activity.begin_call(decided_call.id, now)
             case events.RequestApproval():
                 activity.hold_call(event.tool_call_id, event.rule)
             case events.DecideApproval() | events.ChangeCall():
@@ -295,10 +299,12 @@ class JobActivity:
                 self._finish_call(activity, event)
             case events.CallDelegate():
                 for delegation in event.delegates:
-                    delegate = self._run(delegation.run_id, delegation.expert_key, now)
-                    delegate.is_delegate, delegate.query = True, delegation.query
-                names = ", ".join(run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates)
-                activity.set_activity(f"waits for {names}", now)
+                    delegate_activity = self._run(delegation.run_id, delegation.expert_key, now)
+                    delegate_activity.is_delegate, delegate_activity.query = True, delegation.query
+                labels = ", ".join(
+                    run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates
+                )
+                activity.set_activity(f"waits for {labels}", now)
             case events.CallInteractiveTool():
                 self._add_usage(event.usage)
                 activity.work.pop(event.tool_call_id, None)
@@ -307,13 +313,13 @@ class JobActivity:
                 activity.set_activity("", now)
             case events.FinishRun():
                 activity.ended = now
-                self._leave(activity, "completed", now)
+                self._end_activity(activity, "completed", now)
             case events.ErrorRun():
-                self._leave(activity, "failed", now)
+                self._end_activity(activity, "failed", now)
             case events.StopRunByInteractiveTool():
-                self._leave(activity, "asks", now)
+                self._end_activity(activity, "asks", now)
             case events.StopRunByExceededMaxSteps() | events.StopRunByExceededBudget() | events.StopRunByInterrupt():
-                self._leave(activity, "stopped", now)
+                self._end_activity(activity, "stopped", now)
             case (
                 events.QueueRun()
                 | events.CloseRun()
@@ -326,7 +332,9 @@ class JobActivity:
             case _:
                 pass
 
-    def _leave(self, activity: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int) -> None:
+    def _end_activity(
+        self, activity: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int
+    ) -> None:
         activity.state = state
         activity.set_activity("", now)
         activity.stop_calls()
@@ -379,8 +387,8 @@ def call_line(call_activity: CallActivity, now: int, width: int) -> str:
 
 def with_duration(text: str, since: int, now: int, width: int) -> str:
     """Return the words and, from one second on, the duration, cut to `width` cells."""
-    took = f"  {whole_seconds(now - since)}" if now - since >= SECOND_MS else ""
-    return shorten(text, max(4, width - len(took))) + took
+    suffix = f"  {whole_seconds(now - since)}" if now - since >= SECOND_MS else ""
+    return shorten(text, max(4, width - len(suffix))) + suffix
 
 
 def whole_seconds(milliseconds: int) -> str:

@@ -1,8 +1,8 @@
 """The change that a call makes to a text file, as a unified diff.
 
-Before the call is run, `edit_in` reads the file, so that the diff has its line numbers and the lines around the change;
-it finds the place and the new text with the code of the tool. `edit_by` uses only the call and its result, for past
-calls, whose file may have changed since.
+Before the call runs, `edit_in_workspace` reads the file, so that the diff has its line numbers and the lines around the
+change; it finds the place and the new text with the code of the tool. `edit_from_args` uses only the call and its
+result, for past calls, whose file may have changed since.
 """
 
 from __future__ import annotations
@@ -42,37 +42,39 @@ class FileEdit(NamedTuple):
     note: str = ""  # notes for the person, such as why the diff is not against the file
 
 
-def edit_by(tool_name: str, args: JsonObject, result: str | None = None) -> FileEdit:
+def edit_from_args(tool_name: str, args: JsonObject, result: str | None = None) -> FileEdit:
     """Return a diff from a call's arguments alone; empty if the call replaces no text.
 
     Line numbers start at the line that the tool's result names, otherwise at 1.
     """
-    path, old, new = (_text(args.get(name)) for name in ("path", *_EDIT_ARGS))
+    path, old, new = (_text_or_none(args.get(name)) for name in ("path", *_EDIT_ARGS))
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return FileEdit()
     before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
-    above = 0 if result is None else _edited_line(result)
+    lines_above = 0 if result is None else _edited_line(result)
     hunks = line_diff(before, after, Effort(_MAX_STEPS)).hunks
-    return _as_diff(_EDIT_ARGS, path, [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks])
+    return _as_diff(
+        _EDIT_ARGS, path, [hunk._replace(old=hunk.old + lines_above, new=hunk.new + lines_above) for hunk in hunks]
+    )
 
 
 def _edited_line(result: str) -> int:
     """Return the first line of an edit, counted from 0, as named in the result; 0 if it names none."""
     try:
-        found: JsonValue = json.loads(result)
+        document: JsonValue = json.loads(result)
     except (ValueError, RecursionError):
         return 0
-    line = found.get("from") if isinstance(found, dict) else None
+    line = document.get("from") if isinstance(document, dict) else None
     return line if isinstance(line, int) and 0 < line < _MAX_LINE else 0
 
 
-def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
-    """Return the diff to the file in the workspace; otherwise that of `edit_by`, with a note that says why."""
+def edit_in_workspace(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
+    """Return the diff to the file in the workspace, or `edit_from_args` with a note that says why."""
     path = changed_path("", tool_name, args)
     if path is None:
         return FileEdit()
-    old, new, full_text = (_text(args.get(name)) for name in (*_EDIT_ARGS, "text"))
-    name, edit = _display_name(path), edit_by(tool_name, args)
+    old, new, full_text = (_text_or_none(args.get(name)) for name in (*_EDIT_ARGS, "text"))
+    name, edit = _display_name(path), edit_from_args(tool_name, args)
     try:
         data = read_changed_file(workspace, path)
     except FileNotFoundError:
@@ -84,31 +86,31 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
         return edit._replace(note=f"not compared with the file: {name} is not a text file")
     if old is not None and new is not None:
         try:
-            change = replacement(data, _bytes(old), _bytes(new), name)
+            change = replacement(data, _encode(old), _encode(new), name)
         except SkillError as error:
             return edit._replace(note=re.sub(_ADVICE, "", str(error)))
-        return _compared(_EDIT_ARGS, path, data, change)
-    text = _bytes(full_text or "")
+        return _diff_around_change(_EDIT_ARGS, path, data, change)
+    text = _encode(full_text or "")
     is_append = tool_name == "appendTextFile"
-    return _compared(
+    return _diff_around_change(
         _WRITE_ARGS, path, data, Replacement(len(data), b"", text) if is_append else Replacement(0, data, text)
     )
 
 
-def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
+def _diff_around_change(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
     """Compare only the changed lines and the lines around them: this is quick for a file of any length."""
     end = change.at + len(change.old)
-    first = _line_start(data, change.at)
+    start = _line_start(data, change.at)
     for _ in range(CONTEXT):
-        first = _line_start(data, max(0, first - 1))
-    last = _line_end(data, end)
+        start = _line_start(data, max(0, start - 1))
+    stop = _line_end(data, end)
     for _ in range(CONTEXT):
-        last = _line_end(data, last)
-    after = data[first : change.at] + change.new + data[end:last]
-    hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_MAX_STEPS)).hunks
-    above = data.count(b"\n", 0, first)
-    numbered = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
-    edit = _as_diff(arguments, path, numbered)
+        stop = _line_end(data, stop)
+    after = data[start : change.at] + change.new + data[end:stop]
+    hunks = line_diff(lines_of(data[start:stop]), lines_of(after), Effort(_MAX_STEPS)).hunks
+    lines_above = data.count(b"\n", 0, start)
+    numbered_hunks = [hunk._replace(old=hunk.old + lines_above, new=hunk.new + lines_above) for hunk in hunks]
+    edit = _as_diff(arguments, path, numbered_hunks)
     if not hunks:
         return edit._replace(note=f"{_display_name(path)} already has this text: nothing changes")
     if not edit.lines:
@@ -129,14 +131,14 @@ def _as_diff(arguments: tuple[str, ...], path: str, hunks: Sequence[Hunk]) -> Fi
     lines = (
         f"--- {_display_name(path)}",
         f"+++ {_display_name(path)}",
-        *(line for hunk in hunks for line in _of_hunk(hunk)),
+        *(line for hunk in hunks for line in _hunk_lines(hunk)),
     )
     if not hunks or sum(map(len, lines)) > _MAX_SHOWN_CHARS:
         return FileEdit()
     return FileEdit(arguments, lines)
 
 
-def _of_hunk(hunk: Hunk) -> Iterator[str]:
+def _hunk_lines(hunk: Hunk) -> Iterator[str]:
     yield hunk.head
     terminated = [line for _, line in hunk.lines if line.endswith(b"\n")]
     # a missing final newline is shown only where it differs
@@ -147,11 +149,11 @@ def _of_hunk(hunk: Hunk) -> Iterator[str]:
             yield _NO_NEWLINE
 
 
-def _text(value: JsonValue) -> str | None:
+def _text_or_none(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 

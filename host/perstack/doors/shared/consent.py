@@ -27,7 +27,7 @@ from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE
 from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
-from perstack.doors.shared.call_diffs import FileEdit, edit_by, edit_in
+from perstack.doors.shared.call_diffs import FileEdit, edit_from_args, edit_in_workspace
 from perstack.engine.permissions.changed_files import changed_path, content_digest
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def fitted(lines: Sequence[str], room: Room, where: str, missing: str = "") -> F
     note = f"{missing or 'not everything is shown here'}, so it cannot be approved here; to see all of it: {where}"
     if fits:
         return FittedPage("\n".join((*lines, note)), is_whole=False)
-    half, width = room.lines // 2, max(80, room.chars // room.lines)
-    left_out = f"… {count(max(0, len(lines) - 2 * half), 'line')} and the ends of long lines are left out here …"
-    shown = (*lines[:half], left_out, *lines[max(half, len(lines) - half) :])
-    cut = (line if len(line) <= width else f"{line[:width]} …" for line in shown)
-    return FittedPage("\n".join((*cut, note)), is_whole=False)
+    half_lines, width = room.lines // 2, max(80, room.chars // room.lines)
+    left_out = f"… {count(max(0, len(lines) - 2 * half_lines), 'line')} and the ends of long lines are left out here …"
+    shown_lines = (*lines[:half_lines], left_out, *lines[max(half_lines, len(lines) - half_lines) :])
+    cut_lines = (line if len(line) <= width else f"{line[:width]} …" for line in shown_lines)
+    return FittedPage("\n".join((*cut_lines, note)), is_whole=False)
 
 
 def fitted_change(change: PendingChange, room: Room) -> FittedPage:
@@ -129,7 +129,7 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
     `workspace` has the file that the call changes; it is None if the reader may not see that file. `spent` tells what
     the Job has used so far.
     """
-    change = _change(question, workspace)
+    change = _edit_of_call(question, workspace)
     head = approvable_line(question.text)
     arguments = [
         Row("argument", _value_text(value), approvable_line(name))
@@ -142,7 +142,7 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
         *(Row("diff", line) for line in change.lines),
         *(Row("note", f"definition {approvable_line(line)}") for line in question.changes),
         *(Row("note", f"{approvable_line(path)} {_CHANGED}") for path in question.changed_files),
-        *(Row("covers", f"{answer}: {calls}, {_extent(answer)}") for answer, calls in covered_calls(question)),
+        *(Row("covers", f"{answer}: {calls}, {_extent_text(answer)}") for answer, calls in covered_calls(question)),
         *((Row("spent", f"so far: {spent}"),) if spent else ()),
     )
     commands = question.commands.items()
@@ -154,13 +154,13 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
     return ConsentPage(question.id, (Row("head", head), *details, *repeated, *runs), missing)
 
 
-def _change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
+def _edit_of_call(question: OpenQuestion, workspace: Path | None) -> FileEdit:
     """Return the diff of a call of a file tool; empty for other skills, whose arguments may have another meaning."""
     if question.skill_name not in ("", BASE_SKILL):
         return FileEdit()
     if workspace is None:
-        return edit_by(question.tool_name, question.args)
-    return edit_in(workspace, question.tool_name, question.args)
+        return edit_from_args(question.tool_name, question.args)
+    return edit_in_workspace(workspace, question.tool_name, question.args)
 
 
 def _staleness(question: OpenQuestion, workspace: Path | None) -> str:
@@ -182,7 +182,7 @@ def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
     return ((ALWAYS, "the same call again"), *wider)
 
 
-def _extent(answer: str) -> str:
+def _extent_text(answer: str) -> str:
     return "in every Job of this project" if answer.startswith(ALWAYS_HERE) else "in this whole Job"
 
 

@@ -43,7 +43,7 @@ async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
     """Return the files of a Job in a plugin's format. Raises UsageError that lists the formats."""
     forms = sorted({*forms_of(host), *plugin_documents()})
     if form not in forms:
-        raise UsageError(f"no format {form!r} is installed; there are: {', '.join(forms)}{suggestion(form, forms)}")
+        raise UsageError(f"no format {form!r} is installed; available: {', '.join(forms)}{suggestion(form, forms)}")
     return await host.exports.export(form, job_id)
 
 

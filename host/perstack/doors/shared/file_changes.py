@@ -34,7 +34,7 @@ def patch_lines(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
     """Yield the lines of a patch without line breaks, in the form `git apply` takes if everything could be compared."""
     for file in files:
         if file.is_file:
-            yield from _of_file(file)
+            yield from _file_lines(file)
 
 
 def patch_bytes(files: Iterable[FileDiff]) -> bytes:
@@ -98,17 +98,17 @@ def stat_json(file: FileDiff) -> JsonObject:
     return {name: value for name, value in file.to_json().items() if name != "hunks"}
 
 
-def _of_file(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
-    old, new = _as_file(file.old), _as_file(file.new)
+def _file_lines(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
+    old, new = _comparable_side(file.old), _comparable_side(file.new)
     if old is not None and new is not None and (old.kind == "link") != (new.kind == "link"):
         # a change between link and file needs two patches: delete, then create
-        yield from _of_one(file, old, None)
-        yield from _of_one(file, None, new)
+        yield from _single_patch_lines(file, old, None)
+        yield from _single_patch_lines(file, None, new)
     else:
-        yield from _of_one(file, old, new)
+        yield from _single_patch_lines(file, old, new)
 
 
-def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
+def _single_patch_lines(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
     old_path, new_path = _quote_path("a/", file.path), _quote_path("b/", file.path)
     yield "file", b"diff --git %s %s" % (old_path, new_path)
     if old is None and new is not None:
@@ -127,13 +127,13 @@ def _of_one(file: FileDiff, old: Side | None, new: Side | None) -> Iterator[tupl
     yield "file", b"--- " + old_label
     yield "file", b"+++ " + new_label
     if links:
-        yield from _of_link(old, new)
+        yield from _link_lines(old, new)
         return
     for hunk in file.hunks:
-        yield from _of_hunk(file, hunk)
+        yield from _hunk_lines(file, hunk)
 
 
-def _of_hunk(file: FileDiff, hunk: Hunk) -> Iterator[tuple[LineKind, bytes]]:
+def _hunk_lines(file: FileDiff, hunk: Hunk) -> Iterator[tuple[LineKind, bytes]]:
     yield "hunk", hunk.head.encode()
     for sign, line in hunk.lines:
         kind: LineKind = "+" if sign == "+" else "-" if sign == "-" else " "
@@ -142,7 +142,7 @@ def _of_hunk(file: FileDiff, hunk: Hunk) -> Iterator[tuple[LineKind, bytes]]:
             yield "hunk", _NO_NEWLINE
 
 
-def _of_link(old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
+def _link_lines(old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, bytes]]:
     yield "hunk", b"@@ -%s +%s @@" % (b"0,0" if old is None else b"1", b"0,0" if new is None else b"1")
     for kind, side in (("-", old), ("+", new)):
         if side is not None:
@@ -150,7 +150,7 @@ def _of_link(old: Side | None, new: Side | None) -> Iterator[tuple[LineKind, byt
             yield "hunk", _NO_NEWLINE
 
 
-def _as_file(side: Side | None) -> Side | None:
+def _comparable_side(side: Side | None) -> Side | None:
     return side if side is not None and side.kind in _MODES else None
 
 

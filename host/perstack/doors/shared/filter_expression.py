@@ -82,13 +82,13 @@ def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
 
     Raises ValueError with the first name that is not among `types`.
     """
-    known, found = tuple(types), set[str]()
+    known_types, selected = tuple(types), set[str]()
     for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
-        matching = [kind for kind in known if name == kind or name in ORIGINAL_TYPES[kind]]
+        matching = [kind for kind in known_types if name == kind or name in ORIGINAL_TYPES[kind]]
         if not matching:
             raise ValueError(name)
-        found.update(matching)
-    return frozenset(found)
+        selected.update(matching)
+    return frozenset(selected)
 
 
 def parse_filter(text: str) -> Condition:
@@ -96,7 +96,7 @@ def parse_filter(text: str) -> Condition:
     if len(text) > MAX_CHARS:
         raise ValueError(f"column {MAX_CHARS + 1}: it has more than {MAX_CHARS} characters")
     parser = _Parser(list(_tokens(text)))
-    condition = parser.expression(0)
+    condition = parser.parse_expression(0)
     parser.expect("end", "&& or ||, or the end")
     return condition
 
@@ -158,14 +158,14 @@ class _Parser:
         self._position += is_next
         return is_next
 
-    def expression(self, depth: int) -> Condition:
+    def parse_expression(self, depth: int) -> Condition:
         """Parse alternatives separated by `||`. Raises ValueError above the maximum depth."""
-        parts = [self._all(depth)]
+        parts = [self._parse_conjunction(depth)]
         while self._accept("||"):
-            parts.append(self._all(depth))
+            parts.append(self._parse_conjunction(depth))
         return parts[0] if len(parts) == 1 else Combination("||", tuple(parts))
 
-    def _all(self, depth: int) -> Condition:
+    def _parse_conjunction(self, depth: int) -> Condition:
         parts = [self._parse_term(depth)]
         while self._accept("&&"):
             parts.append(self._parse_term(depth))
@@ -177,16 +177,16 @@ class _Parser:
         if self._accept("!"):
             return Negation(self._parse_term(depth + 1))
         if self._accept("("):
-            condition = self.expression(depth + 1)
+            condition = self.parse_expression(depth + 1)
             if not self._accept(")"):
                 self.expect(")", "&&, || or )")
             return condition
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
         names = tuple(name for name in path.replace("[]", ".[]").strip(".").split(".") if name)
-        return Comparison(names, operator, self._value(operator))
+        return Comparison(names, operator, self._parse_value(operator))
 
-    def _value(self, operator: str) -> Value:
+    def _parse_value(self, operator: str) -> Value:
         if self._tokens[self._position].kind not in ("text", "number", "word"):
             self.expect("text", f"a value after {operator}")
         token = self._tokens[self._position]

@@ -89,7 +89,8 @@ class ListenAddress:
 @contextmanager
 def listen(address: ListenAddress, busy_remedy: str = "name another port") -> Generator[socket.socket]:
     """Yield a listening socket. Raises UsageError, which says what to do if another program has the port."""
-    with _unix(address.socket_path) if address.socket_path is not None else _tcp(address, busy_remedy) as listener:
+    path = address.socket_path
+    with _listen_unix(path) if path is not None else _listen_tcp(address, busy_remedy) as listener:
         yield listener
 
 
@@ -108,7 +109,7 @@ def _is_of_this_user(connection: socket.socket) -> bool:
     return bool(uid == os.geteuid())
 
 
-def _tcp(address: ListenAddress, busy_remedy: str) -> socket.socket:
+def _listen_tcp(address: ListenAddress, busy_remedy: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         listener = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
@@ -130,18 +131,18 @@ def _tcp(address: ListenAddress, busy_remedy: str) -> socket.socket:
 
 
 @contextmanager
-def _unix(path: Path) -> Generator[socket.socket]:
+def _listen_unix(path: Path) -> Generator[socket.socket]:
     listener = socket.socket(socket.AF_UNIX)
     with listener:
         try:
             _remove_stale_socket(path)
-            before = os.umask(0o177)
+            previous_umask = os.umask(0o177)
             try:
                 listener.bind(str(path))
             finally:
-                os.umask(before)
+                os.umask(previous_umask)
             listener.listen(_BACKLOG)
-            made = path.stat()
+            info = path.stat()
         except OSError as error:
             raise UsageError(f"--http {_UNIX}{path}: {error.strerror or error}") from error
         try:
@@ -149,17 +150,17 @@ def _unix(path: Path) -> Generator[socket.socket]:
         finally:
             with suppress(OSError):
                 # keep a socket that another server has created in its place
-                if os.path.samestat(made, path.stat()):
+                if os.path.samestat(info, path.stat()):
                     path.unlink()
 
 
 def _remove_stale_socket(path: Path) -> None:
     """Remove the socket of a server that has ended. Raises OSError, and UsageError for anything else at the path."""
     try:
-        found = path.lstat()
+        info = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.geteuid():
         raise UsageError(f"--http {_UNIX}{path}: the path exists and is not a socket of this user: name another path")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
@@ -280,12 +281,12 @@ class ConnectionLimits:
     seconds: float = REQUEST_TIME_S
     count: int = 0
     unauthenticated: Counter[str] = field(default_factory=Counter[str])
-    _said_at: float | None = None
+    _reported_at: float | None = None
 
     def admit(self, address: str) -> bool:
         """Count a new connection and return True, or return False if a limit is reached."""
         if self.count >= self.max_connections or self.unauthenticated[address] >= self.max_unauthenticated:
-            self._say()
+            self._report_refusal()
             return False
         self.count += 1
         self.unauthenticated[address] += 1
@@ -297,13 +298,13 @@ class ConnectionLimits:
         if self.unauthenticated[address] <= 0:
             del self.unauthenticated[address]
 
-    def _say(self) -> None:
+    def _report_refusal(self) -> None:
         now = time.monotonic()
-        if self._said_at is None or now - self._said_at > _NOTICE_INTERVAL_S:
-            self._said_at = now
+        if self._reported_at is None or now - self._reported_at > _NOTICE_INTERVAL_S:
+            self._reported_at = now
             notice(
-                f"there are too many connections: more than {self.max_connections} in all, or more than"
-                f" {self.max_unauthenticated} from one address, are refused"
+                f"too many connections: new ones are refused above {self.max_connections} in total, or"
+                f" {self.max_unauthenticated} without authentication from one address"
             )
 
 
@@ -333,7 +334,7 @@ class LimitedConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         connection: socket.socket = transport.get_extra_info("socket")
         is_local = connection.family == socket.AF_UNIX
-        self._address = "" if is_local else _network(transport.get_extra_info("peername")[0])
+        self._address = "" if is_local else _client_key(transport.get_extra_info("peername")[0])
         if is_local and not _is_of_this_user(connection):
             self._transport.abort()
         elif not self.connection_limits.admit(self._address):
@@ -421,11 +422,11 @@ def protocol(connection_limits: ConnectionLimits) -> type[LimitedConnection]:
 
 def connection_of(scope: Scope) -> LimitedConnection | None:
     """Return the connection of a request; None if it did not come through this protocol."""
-    found = scope.get("state", {}).get(_KEY)
-    return found if isinstance(found, LimitedConnection) else None
+    connection = scope.get("state", {}).get(_KEY)
+    return connection if isinstance(connection, LimitedConnection) else None
 
 
-def _network(host: str) -> str:
+def _client_key(host: str) -> str:
     """Return what counts as one client: an IPv4 address, or the 64-bit IPv6 network that one client has."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address):

@@ -164,7 +164,8 @@ class JobPrinter:
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _print_calls(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
-        from perstack.doors.shared.call_diffs import edit_by  # imported late: the first frame does not need it
+        # imported late: the first frame does not need it
+        from perstack.doors.shared.call_diffs import edit_from_args
 
         activity = self._live.run(event.run_id)
         calls = [decided_call for decided_call in event.calls if decided_call.kind not in ("delegate", "interactive")]
@@ -173,8 +174,10 @@ class JobPrinter:
                 continue
             call_activity = None if activity is None else activity.calls.get(decided.id)
             part = None if call_activity is None else call_activity.part
-            text = line.row.text if part is None else f"{part.tool_name} {_words(part)}"
-            change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
+            text = line.row.text if part is None else f"{part.tool_name} {_argument_line(part)}"
+            change = (
+                () if part is None or part.raw_args is not None else edit_from_args(part.tool_name, part.args).lines
+            )
             self._print_row(self._prefix(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
 
     def _print_result(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
@@ -192,7 +195,7 @@ class JobPrinter:
             elif is_of_tool:
                 room = self._width - len(prefix) - len(row.word) - 2
                 text = f"{event.tool_name}: {text_of(event.contents)}"
-                self._print_row(prefix, row._replace(text=_folded(text, room)), full=text)
+                self._print_row(prefix, row._replace(text=_first_line(text, room)), full=text)
         if is_of_tool and self._is_verbose:
             for text in text_of(event.contents).splitlines():
                 self.write_line(_INDENT, text)
@@ -268,14 +271,14 @@ class JobPrinter:
         self._print_rows(lines[1:])
 
 
-def _folded(text: str, width: int) -> str:
+def _first_line(text: str, width: int) -> str:
     """Return the first line that is not blank, cut to `width` cells, with the number of further lines."""
     first, *others = [line for line in text.splitlines() if line.strip()] or [""]
     more = f" (+{count(len(others), 'line')})" if others else ""
     return shorten(first, max(8, width - len(more))) + more
 
 
-def _words(part: ToolCallPart) -> str:
+def _argument_line(part: ToolCallPart) -> str:
     """Return the arguments of a call on one line; a program and its arguments as a command line."""
     program, args = part.args.get("command"), part.args.get("args")
     if isinstance(program, str) and isinstance(args, list) and all(isinstance(arg, str) for arg in args):

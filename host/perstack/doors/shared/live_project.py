@@ -108,7 +108,7 @@ class ReloadedProject:
         self._agreed = digests_of(items)
         self.is_asked = False
         self._refused: str | None = None
-        self._watched = self._watching((*loaded.files, *self._named_files(items)))
+        self._watched = self._files_to_watch((*loaded.files, *self._named_files(items)))
         self._last_stamps: tuple[Stamp, ...] = ()
         """Empty at first, because the files may have changed after they were read, while the process was starting."""
         self._matched = included_files(loaded)
@@ -140,11 +140,11 @@ class ReloadedProject:
 
     def agree(self, digest: str) -> bool:
         """Store a person's agreement to the change and use it. Return False for another digest. Raises StorageError."""
-        pending = self.pending_change
-        if pending is None or pending.digest != digest:
+        change = self.pending_change
+        if change is None or change.digest != digest:
             return False
-        self._store.agree(self._folder, pending.items)  # use what the person was shown: a file may have changed since
-        self._use(pending.loaded, pending.items)
+        self._store.agree(self._folder, change.items)  # use what the person was shown: a file may have changed since
+        self._use(change.loaded, change.items)
         return True
 
     def refuse(self, digest: str) -> None:
@@ -166,17 +166,17 @@ class ReloadedProject:
         self._watch((*loaded.files, *self._named_files(items)))
         self._matched = included_files(loaded)
         record = self._store.read(self._folder)
-        agreed = self._agreed | (frozenset[str]() if record is None else digests_of(record.items))
-        new = tuple(item for item in items if item.digest not in agreed)
-        if not new:
+        agreed_digests = self._agreed | (frozenset[str]() if record is None else digests_of(record.items))
+        new_items = tuple(item for item in items if item.digest not in agreed_digests)
+        if not new_items:
             self._use(loaded, items)
             return True
-        page = tuple(f"{item.shown} ({place_of(item, record)})" for item in new)
-        pending = PendingChange(str(loaded.files[0]), loaded, items, new, page)
-        is_news = self.pending_change is None or self.pending_change.digest != pending.digest
-        self.pending_change, self.problem = pending, pending.note
-        if is_news:
-            self._report("\n".join((str(pending.note), *(f"  + {line}" for line in pending.page))), pending.note)
+        page = tuple(f"{item.shown} ({place_of(item, record)})" for item in new_items)
+        change = PendingChange(str(loaded.files[0]), loaded, items, new_items, page)
+        is_new_change = self.pending_change is None or self.pending_change.digest != change.digest
+        self.pending_change, self.problem = change, change.note
+        if is_new_change:
+            self._report("\n".join((str(change.note), *(f"  + {line}" for line in change.page))), change.note)
         return False
 
     def _use(self, loaded: LoadedProject, items: Iterable[TrustItem]) -> None:
@@ -200,11 +200,11 @@ class ReloadedProject:
         """Yield the files that items run: a change of such a file needs an agreement, as one of the definition does."""
         return (self._folder / name for item in items for name in item.files)
 
-    def _watching(self, files: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _files_to_watch(self, files: tuple[Path, ...]) -> tuple[Path, ...]:
         return tuple(dict.fromkeys((*files, self._store.path(self._folder))))
 
     def _watch(self, files: tuple[Path, ...]) -> None:
-        self._watched = self._watching(files)
+        self._watched = self._files_to_watch(files)
         self._last_stamps = stamps(self._watched)
 
     def _report(self, words: str, problem: Note) -> None:

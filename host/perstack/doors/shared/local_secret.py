@@ -52,7 +52,7 @@ def _make(path: Path) -> None:
 
 def _read(path: Path) -> str:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _FILE_MODE:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) != _FILE_MODE:
             raise UsageError(f"{path} can be read by others: remove it, so that a new one is created")
         return file.read(_MAX_FILE_BYTES)

@@ -107,7 +107,7 @@ def entries_of(log: RunLog) -> list[LogEntry]:
     entries: list[LogEntry] = []
     unknown_count = 0
     for index, line in enumerate(log.lines):
-        entry = _entry(log, index, line)
+        entry = _read_entry(log, index, line)
         if not entry.timestamp:
             entry = entry._replace(timestamp=entries[-1].timestamp, step=entries[-1].step) if entries else entry
         elif unknown_count == index:
@@ -174,14 +174,14 @@ def is_delegate(log: RunLog) -> bool:
     return bool(log.lines) and b',"delegatedBy":{"expertKey":' in log.lines[0]
 
 
-def _entry(log: RunLog, index: int, line: bytes) -> LogEntry:
+def _read_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
     match = _BEGINNING.match(line)
     if match is None:
-        return _parsed_entry(log, index, line)
+        return _parse_entry(log, index, line)
     return LogEntry(int(match[2]), match[1].decode(), int(match[4] or 0), index, log)
 
 
-def _parsed_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
+def _parse_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
     """Return the entry of a line that this version did not write, with the fields that the line has."""
     try:
         parsed: JsonValue = json.loads(line)
@@ -209,13 +209,13 @@ def rows_of(entry: LogEntry, context: EventContext) -> list[LogRow]:
     try:
         return parse_line(entry.line).describe(context)
     except ValueError:
-        if _is_taken_out(entry.line):
+        if _is_redacted(entry.line):
             return [LogRow("redacted", f"{entry.type}: its content was redacted", "dim")]
         # an event of a newer version: show its bytes rather than nothing
         return [LogRow(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
 
 
-def _is_taken_out(line: bytes) -> bool:
+def _is_redacted(line: bytes) -> bool:
     try:
         return read_remains(open_line(line).payload) is not None
     except BrokenSeal:
@@ -224,14 +224,14 @@ def _is_taken_out(line: bytes) -> bool:
 
 def question_at(checkpoint_ref: CheckpointRef) -> str:
     """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
-    event = _asks_at(checkpoint_ref)
+    event = _question_event_at(checkpoint_ref)
     rows = [] if event is None else event.describe(EventContext({}, minute))
     return rows[0].text if rows else ""
 
 
 def open_question_at(checkpoint_ref: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with its author and the form of its answer; None without one."""
-    match _asks_at(checkpoint_ref):
+    match _question_event_at(checkpoint_ref):
         case CallInteractiveTool() as event:
             return event.open_question
         case RequestApproval() as event:
@@ -250,7 +250,7 @@ def _first_event(log: RunLog) -> StoredEvent | None:
 
 def _call_before(entry: LogEntry, call_id: str) -> Call | None:
     """Return a call of the reply before this event, with its decision; None if the Run's log does not have it."""
-    decided: DecidedCall | None = None
+    decision: DecidedCall | None = None
     args: JsonObject | None = None
     for index in range(entry.place - 1, -1, -1):
         line = entry.log.lines[index]
@@ -258,22 +258,22 @@ def _call_before(entry: LogEntry, call_id: str) -> Call | None:
             continue
         event = parse_line(line)
         if isinstance(event, DecideChangedCall) and event.tool_call_id == call_id:
-            decided = decided or event.decided
+            decision = decision or event.decided
         elif isinstance(event, ChangeCall) and event.tool_call_id == call_id:
-            args = event.args if args is None and decided is not None else args
+            args = event.args if args is None and decision is not None else args
         elif isinstance(event, CallTools):
-            decided = decided or next(
+            decision = decision or next(
                 (decided_call for decided_call in event.calls if decided_call.id == call_id), None
             )
         elif isinstance(event, FinishGeneration):
             part = next((part for part in event.message.tool_calls if part.tool_call_id == call_id), None)
-            if part is None or decided is None:
+            if part is None or decision is None:
                 return None
-            return Call(part if args is None else with_arguments(part, args), decided)
+            return Call(part if args is None else with_arguments(part, args), decision)
     return None
 
 
-def _asks_at(checkpoint_ref: CheckpointRef) -> StoredEvent | None:
+def _question_event_at(checkpoint_ref: CheckpointRef) -> StoredEvent | None:
     log = checkpoint_ref.entry.log
     for index in range(checkpoint_ref.entry.place - 1, max(-1, checkpoint_ref.entry.place - _MAX_EVENTS_BETWEEN), -1):
         if log.lines[index].startswith(_QUESTIONS):

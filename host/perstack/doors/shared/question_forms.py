@@ -40,7 +40,8 @@ def check_shown_whole(question: OpenQuestion, workspace: Path | None, text: str)
         return
     if not page_of(question, workspace).fitted(FORM).is_whole:
         raise UsageError(
-            "the call was not shown completely here", next_steps=(GiveAnswer(question.id, is_approval=True),)
+            "the call was not shown completely here, so only a no is accepted",
+            next_steps=(GiveAnswer(question.id, is_approval=True),),
         )
 
 

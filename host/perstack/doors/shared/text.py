@@ -102,17 +102,17 @@ def break_anywhere(line: str, width: int) -> list[str]:
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Return the text cut or filled to exactly `width` cells; `right` aligns it right."""
     fitted = text if cells(text) <= width else shorten(text, width)
-    filling = " " * (width - cells(fitted))
-    return filling + fitted if right else fitted + filling
+    padding = " " * (width - cells(fitted))
+    return padding + fitted if right else fitted + padding
 
 
 def size(number: int) -> str:
     """Return `7 B`, `1.2 KB`, `34 MB`, with 1,000 as the base."""
     value, unit = float(number), "B"
-    for larger in ("KB", "MB", "GB", "TB"):
+    for next_unit in ("KB", "MB", "GB", "TB"):
         if value < 999.5:
             break
-        value, unit = value / 1000, larger
+        value, unit = value / 1000, next_unit
     return f"{value:.1f} {unit}" if unit != "B" and value < 9.95 else f"{value:.0f} {unit}"
 
 

@@ -27,7 +27,7 @@ async def read_workspace_file(host: Host, location: str) -> Blob:
 
     Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
     """
-    return await asyncio.to_thread(_in_workspace, host.jobs.source.setup, location)
+    return await asyncio.to_thread(_read_in_workspace, host.jobs.source.setup, location)
 
 
 async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
@@ -41,8 +41,8 @@ async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
     return context.workspace
 
 
-def _in_workspace(setup: HostSetup, location: str) -> Blob:
-    real, parts = _located(setup, _path_of(location))
+def _read_in_workspace(setup: HostSetup, location: str) -> Blob:
+    real, parts = _locate(setup, _path_of(location))
     if parts is None:
         raise UsageError(f"{location} cannot be attached: it is outside the workspace")
     if _is_off_limits(setup, real, parts):
@@ -57,11 +57,11 @@ def _in_workspace(setup: HostSetup, location: str) -> Blob:
 
 def _is_hidden(setup: HostSetup, path: str) -> bool:
     """Return whether a path names a file of the workspace that is off limits to tools."""
-    real, parts = _located(setup, path)
+    real, parts = _locate(setup, path)
     return parts is not None and _is_off_limits(setup, real, parts)
 
 
-def _located(setup: HostSetup, path: str) -> tuple[Path, tuple[str, ...] | None]:
+def _locate(setup: HostSetup, path: str) -> tuple[Path, tuple[str, ...] | None]:
     """Return the file that a path leads to, and its parts below the workspace; None for a file outside of it."""
     top = Path(os.path.realpath(setup.workspace))
     real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
@@ -92,10 +92,10 @@ def _is_off_limits(setup: HostSetup, real: Path, parts: tuple[str, ...]) -> bool
     if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in setup.project.includes):
         return True
     hidden_paths = (*protected_paths, *(os.path.join(setup.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
-    return any(_is_same(real, path) for path in hidden_paths)
+    return any(_is_same_file(real, path) for path in hidden_paths)
 
 
-def _is_same(real: Path, path: str) -> bool:
+def _is_same_file(real: Path, path: str) -> bool:
     try:
         return real.samefile(path)
     except OSError:

@@ -127,7 +127,7 @@ class HostSetup:
             names = ", ".join(sorted(self.project.experts)) or "none"
             source = self.project.path or "the project"
             hint = hint_for_scoped_key(key, self.project.experts)
-            raise UsageError(f"there is no Expert {key!r} in {source}; there are: {names}{hint}")
+            raise UsageError(f"there is no Expert {key!r} in {source}; available: {names}{hint}")
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:

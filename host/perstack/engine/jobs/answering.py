@@ -29,7 +29,7 @@ def answer_current(job: Job, run: Run, answer: UnreadAnswer, overrides: Override
         raise Conflict(f"question {answer.question_id} has been answered already", next_steps=(Inspect("inbox"),))
     if run.status != "stoppedByInteractiveTool" or question is None:
         steps = (Continue(job.id, run.start.expert_key), AnswerEarlier(job.id))
-        raise UsageError(f"Job {job.id} asks nothing ({run.status})", next_steps=steps)
+        raise UsageError(f"Job {job.id} has no open question ({run.status})", next_steps=steps)
     answers = {question.run_id: PersonAnswer(answer.read_for(question), answer.by)}
     decisions = PersonDecisions(answers=answers, signal=answer.signal)
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
@@ -51,7 +51,7 @@ async def answer_in_branch(
 def _question_at(base_run: Run, checkpoint_id: str) -> OpenQuestion:
     if any(call.delegation is not None for call in base_run.open_calls):
         raise UsageError(
-            f"a delegate was at work at {checkpoint_id}: only a question of a Coordinator can be answered again"
+            f"delegates were running at {checkpoint_id}: only a Coordinator's question can be answered again"
         )
     question = None if base_run.asked_call_id is None else base_run.questions.get(base_run.asked_call_id)
     if question is None:

@@ -1,8 +1,8 @@
 """Requests for new Jobs, and the fields of a new Run that its caller sets.
 
-Such a field (`labels`) is declared in `CallerFields`, beside the event that records it. Functions between a caller
-and that event pass all of them on as `**caller_fields`, so that a new one changes none of them; `takes_caller_fields`
-names each in their signatures.
+`CallerFields` declares these fields, such as `labels`, next to the event that records them. Functions between a caller
+and that event pass them on as `**caller_fields`, so a new field changes none of these functions; `takes_caller_fields`
+lists the fields in their signatures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Results as objects of a pydantic model of the caller: `run(…, output=Model)`.
 
 A new Run gets the JSON schema of the model in place of the Expert's `output`; its log has the schema, not the model.
-While the Job is driven here, the model also parses a result that fits the schema: if a validator refuses it, the result
-counts as one that does not fit. A resume needs a model with an equal schema; without one only the schema is checked.
+While the Job is driven here, the model also parses each result that fits the schema. If a validator refuses it, the
+result is handled like one that does not fit the schema. A resume needs a model with an equal schema; without one only
+the schema is checked.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def as_listener(on_event: OnEvent | None) -> EventListener | None:
     if _accepts(parameters, 2):
         return cast("EventListener", on_event)
     if not _accepts(parameters, 1):
-        raise UsageError(f"on_event is called with an event, or with an event and its line, and takes {parameters}")
+        raise UsageError(f"on_event is called with an event, or with an event and its line, but takes {parameters}")
     event_listener = cast("Callable[[Event], None]", on_event)
 
     @wraps(event_listener)

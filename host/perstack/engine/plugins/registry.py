@@ -161,7 +161,7 @@ def _find(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
     entry = registered.get(name)
     if entry is None:
         names = ", ".join(sorted(registered)) or "none"
-        raise _not_installed(kind, name, f"there are: {names}", registered)
+        raise _not_installed(kind, name, f"available: {names}", registered)
     return entry
 
 

@@ -224,7 +224,7 @@ def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Ru
     if not unoffered:
         return generation
     listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered)[:_MAX_LISTED])
-    notice(f"{run.provider} reports uses of {listing} for {run.id}, which were not offered: left out")
+    notice(f"{run.provider} reports uses of {listing} for {run.id}, which were not offered; they are left out")
     parts = generation.reply.contents
     contents = tuple(part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered))
     return replace(generation, reply=ExpertMessage(contents=contents))

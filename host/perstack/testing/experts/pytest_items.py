@@ -242,18 +242,18 @@ class DefinitionItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run all repeats. Raises ExpertFailed."""
-        room = Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
+        folder = Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
         outcome = ExpertTestOutcome(self._written, self._written.test.repeats)
-        bench = Bench(self._bench.project, self._bench.env, room)
+        bench = Bench(self._bench.project, self._bench.env, folder)
         try:
             asyncio.run(run_tests([outcome], bench))
         finally:
             with suppress(OSError):
-                room.rmdir()
+                folder.rmdir()
         if not outcome.is_good:
             lines = [f"{attempt.number}: {reason}" for attempt in outcome.attempts for reason in attempt.reasons]
-            kept = (attempt for attempt in outcome.attempts if attempt.job)
-            commands = [f"perstack log {attempt.job} --storage {attempt.storage}" for attempt in kept]
+            kept_attempts = (attempt for attempt in outcome.attempts if attempt.job)
+            commands = [f"perstack log {attempt.job} --storage {attempt.storage}" for attempt in kept_attempts]
             passed = f"{outcome.passed} of {outcome.planned} passed"
             raise ExpertFailed("\n".join((passed, *lines, *commands[:1])))
 

@@ -58,10 +58,10 @@ async def take_test(
         raise UsageError(f"--name {problem}")
     if any(written.expert == summary.expert_key and written.test.name == name for written in read_tests(definition)):
         raise UsageError(f"Expert `{summary.expert_key}` already has a test `{name}`: choose another --name")
-    status = _status(summary)
+    status = _expected_status(summary)
     file = draft.report.source.path
     folder = file.parent.absolute()
-    recording = folder / "tests" / f"{_file_name(summary.expert_key, name)}.json"
+    recording = folder / "tests" / f"{_recording_name(summary.expert_key, name)}.json"
     if recording.exists():
         raise UsageError(f"{recording} already exists: choose another --name")
     data = (await host.exports.record(summary.id)).to_bytes()
@@ -88,7 +88,7 @@ async def take_test(
 
 
 async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
-    room = await asyncio.to_thread(_room)
+    room = await asyncio.to_thread(_make_trial_folder)
     try:
         judged = await drive_and_judge(written, Bench(bench.project, bench.env, room), room / "played", "played")
         if judged.reasons:
@@ -102,7 +102,7 @@ async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[s
         called = [rule for rule, policy_call in calls_by_rule.items() if matches_call(rule, policy_call)][:_MAX_CALLS]
         if called:
             expected["called"] = called
-        files = await asyncio.to_thread(_files, room / "played" / "workspace", calls)
+        files = await asyncio.to_thread(_written_files, room / "played" / "workspace", calls)
         if files:
             expected["files"] = files
         return expected
@@ -110,7 +110,7 @@ async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[s
         await asyncio.to_thread(remove_folder, room)
 
 
-def _room() -> Path:
+def _make_trial_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
 
 
@@ -121,11 +121,11 @@ def rule_of(policy_call: PolicyCall) -> str:
     paths = {
         name: names[0] for name, names in policy_call.paths().items() if len(names) == 1 and name in policy_call.args
     }
-    shown = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in paths.items())
-    return f"{policy_call.tool}({shown})" if shown else policy_call.tool
+    patterns = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in paths.items())
+    return f"{policy_call.tool}({patterns})" if patterns else policy_call.tool
 
 
-def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
+def _written_files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
     paths = dict.fromkeys(
         names[0]
         for policy_call in calls
@@ -143,7 +143,7 @@ def _first_line(content: str) -> str:
     return line if line.isprintable() else ""
 
 
-def _status(summary: JobSummary) -> ExpectedStatus:
+def _expected_status(summary: JobSummary) -> ExpectedStatus:
     if len([run_summary for run_summary in summary.runs if run_summary.delegated_by is None]) > 1:
         raise UsageError(f"Job {summary.id} was continued, but a test has one query: use a Job that was not continued")
     word = status_word(summary.status)
@@ -152,7 +152,7 @@ def _status(summary: JobSummary) -> ExpectedStatus:
     return cast("ExpectedStatus", word)
 
 
-def _file_name(expert: str, name: str) -> str:
+def _recording_name(expert: str, name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", f"{expert}-{name}").strip("-.")[:80] or "test"
 
 

@@ -69,7 +69,7 @@ def matches_call(rule: str, policy_call: PolicyCall) -> bool:
 def shown_call(policy_call: PolicyCall) -> str:
     """Return a call as one shortened line: `writeTextFile(path=out.md, text=…)`."""
     name = f"delegate/{policy_call.tool}" if policy_call.kind == "delegate" else policy_call.tool
-    arguments = ", ".join(f"{key}={_value(value)}" for key, value in policy_call.args.items())
+    arguments = ", ".join(f"{key}={_short_value(value)}" for key, value in policy_call.args.items())
     return _shorten(f"{name}({arguments})" if arguments else name, _MAX_CALL_CHARS)
 
 
@@ -77,10 +77,10 @@ def interval(passed: int, total: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a pass rate by Wilson's score; (0, 1) without any test."""
     if not total:
         return 0.0, 1.0
-    rate, z2 = passed / total, _NORMAL_QUANTILE * _NORMAL_QUANTILE
-    middle = rate + z2 / (2 * total)
-    spread = _NORMAL_QUANTILE * sqrt(rate * (1 - rate) / total + z2 / (4 * total * total))
-    low, high = ((middle - spread) / (1 + z2 / total), (middle + spread) / (1 + z2 / total))
+    rate, z_squared = passed / total, _NORMAL_QUANTILE * _NORMAL_QUANTILE
+    middle = rate + z_squared / (2 * total)
+    half_width = _NORMAL_QUANTILE * sqrt(rate * (1 - rate) / total + z_squared / (4 * total * total))
+    low, high = ((middle - half_width) / (1 + z_squared / total), (middle + half_width) / (1 + z_squared / total))
     return (0.0 if not passed else max(0.0, low)), (1.0 if passed == total else min(1.0, high))
 
 
@@ -91,54 +91,54 @@ def status_word(status: JobStatus) -> str:
 
 def _reasons(expected: Expected, facts: JobFacts) -> Iterator[str]:
     if facts.status != TYPED_STATUS[expected.status]:
-        yield _wrong_status(expected.status, facts)
-    yield from _calls(expected, facts.calls)
-    yield from _result(expected, facts.result)
-    yield from _files(expected.files, facts.files or {})
+        yield _status_deviation(expected.status, facts)
+    yield from _call_deviations(expected, facts.calls)
+    yield from _result_deviations(expected, facts.result)
+    yield from _file_deviations(expected.files, facts.files or {})
     if expected.max_steps is not None and facts.steps > expected.max_steps:
         yield f"it took {facts.steps} steps, more than {expected.max_steps}"
     if expected.max_cost is not None:
-        yield from _cost(expected.max_cost, facts.cost)
+        yield from _cost_deviations(expected.max_cost, facts.cost)
     if facts.command_failed:
         yield facts.command_failed
 
 
-def _wrong_status(expected: ExpectedStatus, facts: JobFacts) -> str:
-    because = f": {_shorten(facts.because, 4 * _MAX_TEXT_CHARS)}" if facts.because else ""
-    return f"status is `{status_word(facts.status)}`, not `{expected}`{because}"
+def _status_deviation(expected: ExpectedStatus, facts: JobFacts) -> str:
+    reason_text = f": {_shorten(facts.because, 4 * _MAX_TEXT_CHARS)}" if facts.because else ""
+    return f"status is `{status_word(facts.status)}`, not `{expected}`{reason_text}"
 
 
-def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
+def _call_deviations(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
     for rule in expected.called:
         if not any(matches_call(rule, policy_call) for policy_call in calls):
             yield f"no call is `{rule}`; {_list_calls(calls)}"
     for rule in expected.not_called:
-        offending = next((policy_call for policy_call in calls if matches_call(rule, policy_call)), None)
-        if offending is not None:
-            yield f"a call is `{rule}`: {shown_call(offending)}"
+        forbidden_call = next((policy_call for policy_call in calls if matches_call(rule, policy_call)), None)
+        if forbidden_call is not None:
+            yield f"a call is `{rule}`: {shown_call(forbidden_call)}"
 
 
 def _list_calls(calls: Sequence[PolicyCall]) -> str:
     if not calls:
         return "there was none"
-    shown = ", ".join(dict.fromkeys(shown_call(policy_call) for policy_call in calls[:_MAX_SHOWN_CALLS]))
-    return f"calls: {shown}" + (f" and {len(calls) - _MAX_SHOWN_CALLS} more" if len(calls) > _MAX_SHOWN_CALLS else "")
+    texts = ", ".join(dict.fromkeys(shown_call(policy_call) for policy_call in calls[:_MAX_SHOWN_CALLS]))
+    return f"calls: {texts}" + (f" and {len(calls) - _MAX_SHOWN_CALLS} more" if len(calls) > _MAX_SHOWN_CALLS else "")
 
 
-def _result(expected: Expected, result: str) -> Iterator[str]:
-    shown_result = f"it is: {_shorten(result, _MAX_TEXT_CHARS)}" if result else "there is none"
+def _result_deviations(expected: Expected, result: str) -> Iterator[str]:
+    short_result = f"it is: {_shorten(result, _MAX_TEXT_CHARS)}" if result else "there is none"
     for text in expected.result_contains:
         if text not in result:
-            yield f'the result has no "{_shorten(text, _MAX_TEXT_CHARS)}"; {shown_result}'
+            yield f'the result has no "{_shorten(text, _MAX_TEXT_CHARS)}"; {short_result}'
     if expected.result_matches is not None:
         pattern = compile_pattern(expected.result_matches)
         if isinstance(pattern, str):
             yield f"resultMatches cannot be matched: {pattern}"
         elif pattern.search(result.encode("utf-8", "replace")) is None:
-            yield f"the result does not match {_shorten(expected.result_matches, _MAX_TEXT_CHARS)}; {shown_result}"
+            yield f"the result does not match {_shorten(expected.result_matches, _MAX_TEXT_CHARS)}; {short_result}"
 
 
-def _files(expected: Mapping[str, str], actual: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
+def _file_deviations(expected: Mapping[str, str], actual: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
     for path, text in expected.items():
         content = actual.get(path, UnreadableFile("is missing"))
         if isinstance(content, UnreadableFile):
@@ -148,14 +148,14 @@ def _files(expected: Mapping[str, str], actual: Mapping[str, str | UnreadableFil
             yield f'{path} has no "{_shorten(text, _MAX_TEXT_CHARS)}"{beginning}'
 
 
-def _cost(max_cost: float, cost: Cost | None) -> Iterator[str]:
+def _cost_deviations(max_cost: float, cost: Cost | None) -> Iterator[str]:
     if cost == "unknown":
         yield f"its cost is unknown, so that it may be more than ${max_cost:,.4f}: give the model's price in [prices]"
     elif cost is not None and cost > max_cost:
         yield f"it cost ${cost:,.4f}, more than ${max_cost:,.4f}"
 
 
-def _value(value: object) -> str:
+def _short_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -108,7 +108,7 @@ def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:
 
 def play_file(path: Path, live: Iterable[str] = ()) -> TestModel:
     """Return the options to play a script or a recording. With `live`, these tools really run. Raises UsageError."""
-    script = _script(path)
+    script = _read_script(path)
     if script is not None:
         return play_script(script)
     tools: dict[str, HowToRun] = dict.fromkeys(live, "live")
@@ -124,19 +124,19 @@ def check_models(tests: Iterable[WrittenTest]) -> None:
     """Raise UsageError for the first script or recording that cannot be used."""
     for written in tests:
         if written.model is not None:
-            _script(written.model)
+            _read_script(written.model)
 
 
-def _script(path: Path) -> Script | None:
+def _read_script(path: Path) -> Script | None:
     try:
         status = path.stat()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return _read(path, status.st_mtime_ns, status.st_size)
+    return _parse_script(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, changed: int, size: int) -> Script | None:
+def _parse_script(path: Path, changed: int, size: int) -> Script | None:
     """Parse a file once for many Jobs. `changed` is its modification time in ns, part of the cache key."""
     if size > _MAX_SCRIPT_BYTES:
         raise UsageError(f"{path} is larger than {_MAX_SCRIPT_BYTES >> 20} MiB")
@@ -204,17 +204,17 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
     """Run a test once. Its files are kept if it failed, and removed if it is cancelled."""
     name = f"{slug(written.title)}-{number}"
     folder = bench.room / name
-    began = time.monotonic()
+    start_s = time.monotonic()
     result, keeps_files = Attempt(number=number), False
     try:
-        result = _attempt(number, await drive_and_judge(written, bench, folder, name))
+        result = _make_attempt(number, await drive_and_judge(written, bench, folder, name))
         keeps_files = not result.passed
     except (PerstackError, OSError) as error:
         result = Attempt(number=number, reasons=(f"it could not be run: {error}",))
     finally:
         if not keeps_files:
             await asyncio.to_thread(remove_folder, folder)
-    milliseconds = round((time.monotonic() - began) * 1000)
+    milliseconds = round((time.monotonic() - start_s) * 1000)
     location = {"job": result.job, "folder": str(folder)} if keeps_files else {"job": "", "folder": ""}
     return result.model_copy(update={"milliseconds": milliseconds, **location})
 
@@ -242,7 +242,7 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
         plugins=model.plugins,
     )
     async with host:
-        problem = await _drive(host, written, job_id)
+        problem = await _drive_and_answer(host, written, job_id)
         try:
             summary = await host.job(job_id)
         except NotFound:
@@ -264,7 +264,7 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
     return JudgedJob(judge(test.expect, facts), summary, facts)
 
 
-def _attempt(number: int, judged: JudgedJob) -> Attempt:
+def _make_attempt(number: int, judged: JudgedJob) -> Attempt:
     summary = judged.summary
     if summary is None:
         return Attempt(number=number, reasons=judged.reasons)
@@ -280,7 +280,7 @@ def _attempt(number: int, judged: JudgedJob) -> Attempt:
     )
 
 
-async def _drive(host: Host, written: WrittenTest, job_id: str) -> str:
+async def _drive_and_answer(host: Host, written: WrittenTest, job_id: str) -> str:
     """Drive the Job and answer its questions. Return why it was cut short; empty if it was not."""
     test = written.test
     try:
@@ -312,10 +312,10 @@ def facts_of(summary: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
 
 def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | UnreadableFile]:
     """Return the contents of files in a workspace, and follow no link that a model may have created out of it."""
-    return {path: _content(workspace, path) for path in paths}
+    return {path: _read_content(workspace, path) for path in paths}
 
 
-def _content(workspace: Path, path: str) -> str | UnreadableFile:
+def _read_content(workspace: Path, path: str) -> str | UnreadableFile:
     try:
         real = (workspace / path).resolve(strict=True)
         if not real.is_relative_to(workspace.resolve()):
@@ -427,10 +427,10 @@ async def run_tests(
     on_done: Callable[[ExpertTestOutcome], None] = lambda outcome: None,
 ) -> None:
     """Run all planned Jobs and add their results; `on_done` is called with each completed test."""
-    pending = _planned_attempts(outcomes)
+    planned = _planned_attempts(outcomes)
 
     async def work() -> None:
-        for outcome, number in pending:
+        for outcome, number in planned:
             result = await attempt(outcome.written, number, bench)
             outcome.attempts.append(await _drop_files(result, outcome))
             if outcome.is_whole:
@@ -444,7 +444,7 @@ async def run_tests(
 
 async def _drop_files(result: Attempt, outcome: ExpertTestOutcome) -> Attempt:
     """Return the attempt; remove its files if enough failed Jobs of the test are kept already."""
-    if not result.folder or sum(bool(other.folder) for other in outcome.attempts) < _MAX_KEPT_JOBS:
+    if not result.folder or sum(bool(earlier.folder) for earlier in outcome.attempts) < _MAX_KEPT_JOBS:
         return result
     await asyncio.to_thread(remove_folder, Path(result.folder))
     return result.model_copy(update={"job": "", "folder": ""})

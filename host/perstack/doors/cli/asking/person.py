@@ -22,14 +22,14 @@ _EDIT = "e"
 _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
-async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
-    """Return the typed answer; empty to leave the question open. `used` tells what the Job has spent so far."""
+async def ask_person(question: OpenQuestion, host: Host, spent: str) -> str:
+    """Return the typed answer; empty to leave the question open. `spent` tells what the Job has cost so far."""
     from perstack.core.jobs.answer_reading import accepted_answers, describe_accepted  # imported late: few Jobs ask
     from perstack.doors.shared.question_forms import question_text, select_option
 
     try:
         if question.call_digest:
-            return await _ask_approval(question, host, used)
+            return await _ask_approval(question, host, spent)
         allowed = accepted_answers(question)
         for line in question_text(question).split("\n"):
             print_err(line)
@@ -42,49 +42,49 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
         return ""
 
 
-async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
+async def _ask_approval(question: OpenQuestion, host: Host, spent: str) -> str:
     """Show a call and its numbered answers, and return the answer. After an invalid one only the prompt is repeated."""
     from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE, DENIES
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
     from perstack.doors.shared.edited_arguments import edit_call
 
-    where = f"perstack start --job {place_of(question.id)[0]}"
-    page = replace(page_of(question, host.workspace, used), where=where)
-    shown = page.fitted(TERMINAL)
-    answers = {"yes": "yes"} if shown.is_whole else {}
-    for answer, calls in covered_calls(question) if shown.is_whole else ():
+    command = f"perstack start --job {place_of(question.id)[0]}"
+    page = replace(page_of(question, host.workspace, spent), where=command)
+    fitted_page = page.fitted(TERMINAL)
+    answers = {"yes": "yes"} if fitted_page.is_whole else {}
+    for answer, covered in covered_calls(question) if fitted_page.is_whole else ():
         extent = "in this project" if answer.startswith(ALWAYS_HERE) else "in this Job"
         rule = answer.removeprefix(ALWAYS_HERE).removeprefix(ALWAYS).removeprefix(": ")
-        answers[answer] = f"yes, and always {f'{rule} {extent}: {calls}' if rule else f'{calls} {extent}'}"
+        answers[answer] = f"yes, and always {f'{rule} {extent}: {covered}' if rule else f'{covered} {extent}'}"
     answers[DENIES] = "no; type n and words to give the model a reason"
     numbers = dict(enumerate(answers, 1))
-    lines = [line for row in page.rows if row.kind != "covers" for line in row.lines]
-    for line in lines if shown.is_whole else shown.text.split("\n"):
+    page_lines = [line for row in page.rows if row.kind != "covers" for line in row.lines]
+    for line in page_lines if fitted_page.is_whole else fitted_page.text.split("\n"):
         print_err(line)
-    _print_answers(answers.values(), "edit the arguments, then run it" if shown.is_whole else "")
+    _print_answers(answers.values(), "edit the arguments, then run it" if fitted_page.is_whole else "")
     draft = ""
     while True:
-        answer = await _typed_answer(question, numbers, is_whole=shown.is_whole)
+        answer = await _read_approval(question, numbers, is_whole=fitted_page.is_whole)
         if answer != _EDIT:
             return answer
-        edited = await asyncio.to_thread(edit_call, question, draft)
-        if edited.answer:
-            return edited.answer
-        print_err(edited.problem)
-        draft = edited.draft
+        edited_call = await asyncio.to_thread(edit_call, question, draft)
+        if edited_call.answer:
+            return edited_call.answer
+        print_err(edited_call.problem)
+        draft = edited_call.draft
 
 
-async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:
+async def _read_approval(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:
     """Return the answer to an approval, or `_EDIT`; empty to leave it open. An invalid one repeats the prompt."""
     from perstack.core.jobs.answer_reading import read_approval
-    from perstack.doors.cli.asking.typed_keys import each_key, read_keys
+    from perstack.doors.cli.asking.typed_keys import read_keys, unbuffered_keys
 
     hint = f"approve? (1 to {len(numbers)}{', yes' if is_whole else ''}, or n and why; Enter: later)"
-    with each_key():
+    with unbuffered_keys():
         while True:
             print_err(hint)
             typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
-            answer = _answer_of(typed, numbers)
+            answer = _parse_answer(typed, numbers)
             if not answer or (answer == _EDIT and is_whole):
                 return answer
             try:
@@ -95,15 +95,17 @@ async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, i
                 return answer
 
 
-def _is_one_key(text: str, most: int) -> bool:
-    """Return whether one key is a whole answer: a number that starts no larger one, or the key to edit.
+def _is_one_key(text: str, max_number: int) -> bool:
+    """Return whether the text is a whole answer without Enter: the key to edit, or a number that begins no larger one.
 
     A word is read up to Enter; otherwise its other letters would reach the shell after the Job.
     """
-    return text == _EDIT or (text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most)
+    return text == _EDIT or (
+        text.isascii() and text.isdecimal() and 0 < int(text) <= max_number and int(text) * 10 > max_number
+    )
 
 
-def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
+def _parse_answer(typed: str, numbers: Mapping[int, str]) -> str:
     """Return the answer for a typed number, letter or text."""
     if typed.isascii() and typed.isdecimal() and len(typed) < 4:
         return numbers.get(int(typed), typed)
@@ -118,8 +120,10 @@ def _print_answers(texts: Iterable[str], edit: str) -> None:
     width = Screen.of_stderr().width
     lines = [*((str(number), text) for number, text in enumerate(texts, 1)), *([(_EDIT, edit)] if edit else [])]
     for key, text in lines:
-        head = f"{key:>3} "
-        print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head) + "| ", break_on_hyphens=False))
+        prefix = f"{key:>3} "
+        print_err(
+            fill(prefix + one_line(text), width, subsequent_indent=" " * len(prefix) + "| ", break_on_hyphens=False)
+        )
 
 
 def _discard_typed() -> None:

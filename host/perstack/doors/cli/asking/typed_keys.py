@@ -20,30 +20,31 @@ _BACKSPACE = ("\x7f", "\b")
 
 
 @contextmanager
-def each_key() -> Generator[None]:
+def unbuffered_keys() -> Generator[None]:
     """Read keys without Enter and without the terminal's echo, and discard earlier input.
 
-    Enter it before the question is printed; otherwise the terminal would echo a quick answer a second time. Ctrl-C and
-    Ctrl-Z keep their meaning.
+    Enter the context before the question is printed; otherwise the terminal would echo a quick answer a second time.
+    Ctrl-C and Ctrl-Z keep their meaning.
     """
     fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    during = termios.tcgetattr(fd)
-    during[3] &= ~(termios.ICANON | termios.ECHO)
-    termios.tcsetattr(fd, termios.TCSAFLUSH, during)
+    saved_attributes = termios.tcgetattr(fd)
+    attributes = termios.tcgetattr(fd)
+    attributes[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(fd, termios.TCSAFLUSH, attributes)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSANOW, before)
+        termios.tcsetattr(fd, termios.TCSANOW, saved_attributes)
 
 
 async def read_keys(is_complete: Callable[[str], bool]) -> str:
-    """Return what is typed up to Enter, or as soon as `is_complete` holds; empty at the end of stdin.
+    """Return the typed text at Enter, or as soon as `is_complete` is true for it; empty at the end of stdin.
 
-    Call it within `each_key`. It does not block the event loop, so Ctrl-C works. Backspace and Ctrl-U edit the text.
+    Call it within `unbuffered_keys`. It does not block the event loop, so Ctrl-C works. Backspace and Ctrl-U edit the
+    text.
     """
     text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
-    while data := await _next_bytes():
+    while data := await _read_bytes():
         chars = decoder.decode(data)
         if chars.startswith(_ESCAPE):
             continue  # ignore arrows and other keys without a character
@@ -53,14 +54,14 @@ async def read_keys(is_complete: Callable[[str], bool]) -> str:
                 return text
             if char == _END and not text:
                 return ""
-            text = _typed(text, char)
+            text = _apply_key(text, char)
             if is_complete(text):
                 echo("\n")
                 return text
     return ""
 
 
-def _typed(text: str, char: str) -> str:
+def _apply_key(text: str, char: str) -> str:
     if char in _BACKSPACE:
         erase(cells(text[-1:]))
         return text[:-1]
@@ -73,9 +74,9 @@ def _typed(text: str, char: str) -> str:
     return text + char
 
 
-async def _next_bytes() -> bytes:
+async def _read_bytes() -> bytes:
     loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-    arrived: asyncio.Future[bytes] = loop.create_future()
+    data_future: asyncio.Future[bytes] = loop.create_future()
 
     def read() -> None:
         loop.remove_reader(fd)
@@ -83,11 +84,11 @@ async def _next_bytes() -> bytes:
             data = os.read(fd, _CHUNK_BYTES)
         except OSError:  # the terminal is gone
             data = b""
-        if not arrived.done():
-            arrived.set_result(data)
+        if not data_future.done():
+            data_future.set_result(data)
 
     loop.add_reader(fd, read)
     try:
-        return await arrived
+        return await data_future
     finally:
         loop.remove_reader(fd)

@@ -102,7 +102,7 @@ def _write(template: Template, folder: Path) -> None:
         "# A recording replies in place of a model. Without these two lines the model is the first that is set up.\n"
         f'provider.providerName = "recorded"\nprovider.setting = {{ recording = "{_RECORDING}"{pace} }}'
     )
-    for name, text in template.filled(model).items():
+    for name, text in template.render(model).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 

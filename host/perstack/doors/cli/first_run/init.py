@@ -65,23 +65,23 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
             f"{path / DEFINITION} exists already: name another folder, or improve it with `perstack create`"
         )
     asks = not no_input and sys.stdin.isatty()
-    states = asyncio.run(_look(path if path.is_dir() else Path()))
+    states = asyncio.run(_provider_states(path if path.is_dir() else Path()))
     if provider is not None:
         _model_lines(states, provider, model)  # reports an error before asking anything
-    chosen_template = _template(template, asks=asks)
+    chosen_template = _choose_template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
     chosen = None
     if asks and name is None and not any(state.is_usable for state in states):
         chosen = choose_provider(states)
-        states = asyncio.run(_look(path if path.is_dir() else Path()))
+        states = asyncio.run(_provider_states(path if path.is_dir() else Path()))
     if chosen is None:
         lines = _model_lines(states, name, model)
     else:
         name = chosen.name
         lines = _model_lines(states, name, chosen.model or model) + _address_line(chosen)
     files = {
-        **chosen_template.filled(lines),
-        ".env.example": _example(states),
+        **chosen_template.render(lines),
+        ".env.example": _env_example(states),
         ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
     }
     try:
@@ -106,19 +106,19 @@ def _address_line(chosen: ChosenProvider) -> str:
     return f"\nprovider.setting.baseUrl = {json.dumps(chosen.base_url)}"
 
 
-def _template(name: str | None, *, asks: bool) -> Template:
+def _choose_template(name: str | None, *, asks: bool) -> Template:
     by_name = templates()
-    plainest = next(iter(by_name))
+    default_name = next(iter(by_name))
     if name is None and asks:
         print_choices({template.name: template.about for template in by_name.values()})
         name = choose("Which of these", [*by_name])
-    name = name or plainest
+    name = name or default_name
     if name not in by_name:
         raise UsageError(f"there is no template {name!r}: choose one of {', '.join(by_name)}")
     return by_name[name]
 
 
-async def _look(folder: Path) -> Sequence[ProviderState]:
+async def _provider_states(folder: Path) -> Sequence[ProviderState]:
     from perstack.host import Host
     from perstack.trust.agreements import environment_of
 
@@ -128,11 +128,11 @@ async def _look(folder: Path) -> Sequence[ProviderState]:
 
 
 def _ask_provider(states: Sequence[ProviderState]) -> str | None:
-    usable = [state for state in states if state.is_usable]
-    if len(usable) < 2:
+    usable_states = [state for state in states if state.is_usable]
+    if len(usable_states) < 2:
         return None
-    print_choices({state.name: _default_model(state) or "has no default model" for state in usable})
-    return choose("Which provider", [state.name for state in usable])
+    print_choices({state.name: _default_model(state) or "has no default model" for state in usable_states})
+    return choose("Which provider", [state.name for state in usable_states])
 
 
 def _model_lines(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
@@ -151,15 +151,17 @@ def _model_lines(states: Sequence[ProviderState], name: str | None, model: str |
     lines = model_lines(state.name, model_name)
     if name is not None or model is not None or state.default_model is None or not state.is_configured:
         return lines
-    commented = lines.replace("\n", "\n# ")
-    return f"# The first provider that is set up is used, which is now {state.name}. To stay with it:\n# {commented}"
+    commented_lines = lines.replace("\n", "\n# ")
+    return (
+        f"# The first provider that is set up is used, which is now {state.name}. To stay with it:\n# {commented_lines}"
+    )
 
 
 def _default_model(state: ProviderState) -> str | None:
     return state.default_model or (state.models[0].name if state.is_usable and state.models else None)
 
 
-def _example(states: Sequence[ProviderState]) -> str:
+def _env_example(states: Sequence[ProviderState]) -> str:
     lines = [
         "# Copy this file to .env, fill in what you have, and agree to it with `perstack trust`. Never commit .env."
     ]
@@ -177,12 +179,12 @@ def _write(path: Path, files: Mapping[str, str]) -> None:
             with (path / name).open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            _keep(path / name)
+            _report_kept(path / name)
         else:
             print_out(f"wrote {one_line(str(path / name))}")
 
 
-def _keep(path: Path) -> None:
+def _report_kept(path: Path) -> None:
     print_out(f"kept {one_line(str(path))}")
     if path.name == ".gitignore":
         try:
@@ -190,4 +192,4 @@ def _keep(path: Path) -> None:
         except (NotRead, OSError):
             return  # a file that cannot be read was not written by this command
         if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
-            print_err(f"note: it does not ignore {' and '.join(missing)}: add that if this folder is in git")
+            print_err(f"note: .gitignore does not ignore {' and '.join(missing)}: add that if this folder is in git")

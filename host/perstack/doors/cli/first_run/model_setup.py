@@ -104,7 +104,7 @@ def keep_key(variable: str) -> bool:
             continue
         print_err(one_line(f"kept in {store.path}, for all your projects: {variable}"))
         if os.environ.get(variable):
-            print_err(f"note: {variable} of your environment takes precedence")
+            print_err(f"note: {variable} in your environment takes precedence over it")
         return True
 
 

@@ -25,7 +25,7 @@ class Template:
     command: str
     files: Mapping[str, str]  # contents by path, relative to the project's folder
 
-    def filled(self, model: str) -> Mapping[str, str]:
+    def render(self, model: str) -> Mapping[str, str]:
         """Return the files with lines about the model, and the schema that perstack.toml's first line names."""
         definition = self.files[DEFINITION].replace("{model}", model, 1)
         schema = SHIPPED_SCHEMA.read_text(encoding="utf-8")
@@ -35,21 +35,21 @@ class Template:
 def templates() -> Mapping[str, Template]:
     """Return all templates by name, the simplest first."""
     names = sorted((path.name for path in _TEMPLATES_FOLDER.iterdir()), key=lambda name: (name != "writer", name))
-    return {name: _read(name) for name in names}
+    return {name: _read_template(name) for name in names}
 
 
 def model_lines(provider: str, model: str) -> str:
     """Return TOML that names the model and the provider. Raises UsageError for a name with control characters."""
-    return f"model = {_text(model)}\nprovider.providerName = {_text(provider)}"
+    return f"model = {_toml_string(model)}\nprovider.providerName = {_toml_string(provider)}"
 
 
-def _text(name: str) -> str:
+def _toml_string(name: str) -> str:
     if not name.isprintable():
         raise UsageError(f"{name!r} cannot be the name of a model or a provider")
     return json.dumps(name, ensure_ascii=False)
 
 
-def _read(name: str) -> Template:
+def _read_template(name: str) -> Template:
     folder = _TEMPLATES_FOLDER / name
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
     files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
