@@ -3,7 +3,7 @@
 The standard library generates six methods for each class and compiles each of them. A Run imports a hundred and thirty
 such classes before its first event, and every command pays for that: up to that event 1.71 instead of 1.31 thousand
 million instructions, 30 % more (counted by valgrind, Python 3.11). Here all classes share their methods, except
-`__init__`, which is compiled at the third value. Type checkers see the standard library's `dataclass`.
+`__init__`, which is compiled once a class has several values. Type checkers see the standard library's `dataclass`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Absent:
         return "<factory>"
 
 
-# values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
-_VALUES_BEFORE_COMPILING = 2
+# values of a class until its `__init__` is compiled, which takes as long as setting the fields of fifty
+VALUES_BEFORE_COMPILING = 20
 
 
 class _Init:
@@ -40,27 +40,24 @@ class _Init:
         self._cls = cls
         self._frozen = frozen
         self._uses = 0
+        self._parameters: _Parameters | None = None
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
         """Return what sets the fields of one of the first values, or compile `__init__` and put it into the class."""
         self._uses += 1
-        if instance is not None and self._uses <= _VALUES_BEFORE_COMPILING:
+        if instance is not None and self._uses <= VALUES_BEFORE_COMPILING:
             return partial(self._set, instance)
         compiled = _compile_init(self._cls, frozen=self._frozen)
         type.__setattr__(self._cls, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
 
     def _set(self, instance: object, *args: object, **kwargs: object) -> None:
-        cls_fields = fields(self._cls)
-        positional = [field.name for field in cls_fields if field.init and not field.kw_only]
-        arguments = {**kwargs, **dict(zip(positional, args, strict=False))}
-        are_distinct = len(arguments) == len(kwargs) + len(args)
-        values = {
-            field.name: arguments.pop(field.name) if field.init and field.name in arguments else _default(field)
-            for field in cls_fields
-        }
-        if arguments or not are_distinct or any(field.init and values[field.name] is MISSING for field in cls_fields):
+        if self._parameters is None:
+            self._parameters = _Parameters(self._cls)
+        values = self._parameters.values_of(args, kwargs)
+        if values is None:
             _compile_init(self._cls, frozen=self._frozen)(instance, *args, **kwargs)  # raises the TypeError
+            return
         for name, value in values.items():
             if value is not MISSING:
                 object.__setattr__(instance, name, value)
@@ -68,8 +65,35 @@ class _Init:
             cast("Any", instance).__post_init__()
 
 
-def _default(field: Field[Any]) -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+class _Parameters:
+    """The parameters of a class's `__init__`, and the defaults of its fields."""
+
+    def __init__(self, cls: type) -> None:
+        cls_fields = fields(cls)
+        self._positional = [field.name for field in cls_fields if field.init and not field.kw_only]
+        self._defaults: dict[str, object] = {field.name: field.default for field in cls_fields}
+        self._factories = [
+            (field.name, field.default_factory) for field in cls_fields if field.default_factory is not MISSING
+        ]
+        self._required = {
+            field.name
+            for field in cls_fields
+            if field.init and field.default is MISSING and field.default_factory is MISSING
+        }
+        self._computed = {field.name for field in cls_fields if not field.init}
+
+    def values_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object] | None:
+        """Return the values of all fields, MISSING for those without one; None if `__init__` refuses the arguments."""
+        arguments = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        values = {**self._defaults, **arguments}
+        are_distinct = len(arguments) == len(args) + len(kwargs)
+        are_known = len(values) == len(self._defaults) and self._computed.isdisjoint(kwargs)
+        if not (are_distinct and are_known and self._required.issubset(arguments)):
+            return None
+        for name, make in self._factories:
+            if name not in arguments:
+                values[name] = make()
+        return values
 
 
 def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
@@ -175,6 +199,14 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
             params.frozen = True
 
 
+def _has_marker(annotation: str) -> bool:
+    """Return whether an annotation may be no field's type.
+
+    The standard library is not shown others: it would search each text three times, a third of its time for a class.
+    """
+    return "ClassVar" in annotation or "KW_ONLY" in annotation or "InitVar" in annotation
+
+
 def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
     own_names = set(vars(cls))
     if "__eq__" in own_names and vars(cls)["__hash__"] is None:
@@ -184,8 +216,17 @@ def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> t
         if name not in own_names:
             setattr(cls, name, method)
     cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the standard library computes the signature for the docstring
-    with _allow_frozen_bases(cls, to_be_frozen=frozen):
-        new_class = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    annotations = vars(cls).get("__annotations__", {})
+    texts = {name: text for name, text in annotations.items() if isinstance(text, str) and not _has_marker(text)}
+    annotations.update(dict.fromkeys(texts))
+    try:
+        with _allow_frozen_bases(cls, to_be_frozen=frozen):
+            new_class = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    finally:
+        annotations.update(texts)
+    for field in fields(cast("Any", new_class)):
+        if field.name in texts:
+            field.type = texts[field.name]
     vars(new_class)["__dataclass_params__"].frozen = frozen
     if "__init__" not in own_names:
         setattr(new_class, "__init__", _Init(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method

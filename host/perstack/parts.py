@@ -53,7 +53,6 @@ def _parts_of_a_start() -> tuple[Offer, ...]:
     from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
     from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE
     from perstack.engine.log.snapshot_protocol import SNAPSHOTS
-    from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
     from perstack.engine.plugins.knowledge import LIBRARY
     from perstack.engine.plugins.providers_and_prices import PACING
     from perstack.engine.plugins.trust_checks import TOOL_LOCKS
@@ -73,7 +72,6 @@ def _parts_of_a_start() -> tuple[Offer, ...]:
         REMOTE.offer(_remote_delegation),
         RUN_FILES.offer(_run_files),
         TOOL_LOCKS.offer(_tool_locks),
-        CONTEXT_TOOLS.offer(_context_tools),
         PACING.offer(_pacing),
         ATTACHMENTS.offer(_attachments),
         MEDIA.offer(_media),
@@ -82,11 +80,17 @@ def _parts_of_a_start() -> tuple[Offer, ...]:
 
 
 def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.engine.plugins.job_skills import CONTEXT_TOOLS
     from perstack.engine.runs.loop import MAKE_ROOM
     from perstack.engine.runs.run_skills import EXPERT_OF_FILE
     from perstack.tasks.memory import TASK_MEMORY
 
-    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks), EXPERT_OF_FILE.offer(_expert_of_file)
+    return (
+        CONTEXT_TOOLS.offer(_context_tools),
+        MAKE_ROOM.offer(_make_room),
+        TASK_MEMORY.offer(tasks),
+        EXPERT_OF_FILE.offer(_expert_of_file),
+    )
 
 
 def _expert_of_file() -> Callable[[HostSetup, str, str], Expert]:

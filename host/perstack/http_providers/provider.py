@@ -10,7 +10,7 @@ modules of settings: both are imported when a provider is created or generates f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
@@ -75,7 +75,7 @@ class EndpointProviderFactory(ProviderFactory):
         """
         provider = self.make(config)
         if isinstance(provider, HttpProvider):
-            provider.name, provider.credential = self.name, _credential_of(provider.endpoint, config.env)
+            provider.name, provider.env = self.name, config.env
             provider.tools = self.tools if provider.runs_tools else ()
         return provider
 
@@ -99,10 +99,16 @@ class HttpProvider(Provider):
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
         self.reply_settings = reply_settings
-        self.name, self.credential = "", ""  # named in errors; set by the factory
+        self.name = ""  # named in errors; set by the factory, as `env`
+        self.env: Mapping[str, str] | None = None
         self.runs_tools = True  # False if the endpoint runs none of the tools of its factory
         self._read_events = read_events
         self._client: StreamClient | None = None
+
+    @cached_property
+    def credential(self) -> str:
+        """Text that names the credential for errors, found at the first one: it takes the patterns of secrets."""
+        return "" if self.env is None else _credential_of(self.endpoint, self.env)
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send a request as `StreamClient.post` does. An error about the credential says where to set it."""

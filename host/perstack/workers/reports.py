@@ -13,13 +13,13 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.models import full_name
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.events import Event, StartRun
 from perstack.core.runs.events.context import CompactHistory
 from perstack.core.runs.events.generations import FinishGeneration, FinishStep, Retry, SwitchModel
 from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.events.questions import CallInteractiveTool
 from perstack.core.runs.events.tool_calls import FinishToolCall
+from perstack.core.runs.runtime_start import InitializeRuntime
 from perstack.core.secrets.masking import masked_error
 from perstack.dataclass import dataclass
 from perstack.iterations.state import SeriesState

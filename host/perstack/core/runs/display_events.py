@@ -1,38 +1,15 @@
 """Events that are shown while they happen and never stored; `events/__init__.py` has the union of all events."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import Record
+from perstack.core.runs.runtime_start import DisplayEvent
+from perstack.core.runs.runtime_start import InitializeRuntime as InitializeRuntime
 from perstack.next_steps import NextStep, Note
 
 WaitReason = Literal["rateLimit", "concurrency", "requestsPerMinute", "tokensPerMinute", "circuit"]
-
-
-class DisplayEvent(Record):
-    """The common fields of events that are shown and never stored."""
-
-    original_types: ClassVar[tuple[str, ...]] = ()  # its other names in the original Perstack
-
-    type: str
-    id: str
-    timestamp: int
-    job_id: str
-    run_id: str
-
-
-class InitializeRuntime(DisplayEvent):
-    """The start of the host's work on a Job."""
-
-    type: Literal["initializeRuntime"] = "initializeRuntime"
-    runtime_version: str
-    expert_key: str
-    model: str
-    provider: str
-    max_steps: int | None = None
-    storage: str = ""
 
 
 class SkillStarting(DisplayEvent):

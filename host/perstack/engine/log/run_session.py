@@ -15,8 +15,8 @@ from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import RunPlace, places_of
-from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.facts import EventStamp
+from perstack.core.runs.runtime_start import InitializeRuntime
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 from perstack.core.secrets.masking import masked_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,6 @@ from perstack.engine.log.job_summary_file import JobSummaryFile
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
-from perstack.engine.plugins.job_skills import JobSkills, RunSkills
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers_and_prices import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
@@ -32,6 +32,7 @@ from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.core.runs.events.lifecycle import QueueFields
+    from perstack.engine.plugins.job_skills import JobSkills, RunSkills
     from perstack.engine.plugins.secret_vault import SecretVault
 
 
@@ -89,16 +90,6 @@ class JobDrive:
         self.worker = worker
         self.stop = stop
         self.is_driven_here = is_driven_here
-        self.skills = JobSkills(
-            setup.plugins.skills,
-            setup.skill_context(self.job.id),
-            emit,
-            tool_lock,
-            setup.clock,
-            runtimes=setup.runtimes(self.job.id),
-            agreement=setup.agreement,
-            knowledge=knowledge,
-        )
         self.blobs = JobBlobs(setup.storage, self.job.id)
         self.prices = Prices(setup.providers.factories, setup.project.prices)
         self.snapshots = setup.snapshots(self.job.id)
@@ -112,8 +103,26 @@ class JobDrive:
         self._answers = dict(decisions.answers)
         self._vault: SecretVault | None = None
 
+    @cached_property
+    def skills(self) -> JobSkills:
+        """Skills of the Job, created after the first event, when the first skill is opened."""
+        from perstack.engine.plugins.job_skills import JobSkills
+
+        setup = self.setup
+        return JobSkills(
+            setup.plugins.skills,
+            setup.skill_context(self.job.id),
+            self.emit,
+            self.lock,
+            setup.clock,
+            runtimes=setup.runtimes(self.job.id),
+            agreement=setup.agreement,
+            knowledge=self.knowledge,
+        )
+
     async def close(self) -> None:
-        await self.skills.close()
+        if "skills" in vars(self):
+            await self.skills.close()
 
     def new_session(self, ref: RunRef, expert_key: str) -> RunSession:
         """Create the writer of a new Run; each of its writes marks job.json as outdated."""
