@@ -341,6 +341,13 @@ MUTANTS = (
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
     ),
     Mutant(
+        "parallel Runs that waited for the same last step do not all take it",
+        "perstack.engine.runs.generation",
+        "if session.run.phase is Phase.READY and run_drive.allowance.steps_left == 0:",
+        "if False:",
+        "tests/engine/runs/test_budgets.py -k waited_for_room",
+    ),
+    Mutant(
         "what a document may come to is not guessed from its size",
         "perstack.media.file_headers",
         "    if size is None:\n        return None\n",
