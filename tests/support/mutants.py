@@ -79,7 +79,7 @@ MUTANTS = (
         "perstack.engine.runs.tool_calls",
         "for task in [task for task in running if task in done]:",
         "for task in reversed([task for task in running if task in done]):",
-        "tests/doors/cli/test_changing_tools.py -k recorded_in_its_order",
+        "tests/engine/runs/test_changes_in_order.py",
     ),
     Mutant(
         "a result with a side effect is on disk while slower calls of its reply run",
