@@ -79,7 +79,7 @@ MUTANTS = (
         "perstack.engine.runs.tool_calls",
         "for task in [task for task in running if task in done]:",
         "for task in reversed([task for task in running if task in done]):",
-        "tests/doors/cli/test_changing_tools.py -k recorded_in_its_order",
+        "tests/engine/runs/test_changes_in_order.py",
     ),
     Mutant(
         "a result with a side effect is on disk while slower calls of its reply run",
@@ -339,6 +339,13 @@ MUTANTS = (
         "if reply_tokens >= min(bound.least, bound.wanted):",
         "if True:",
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
+    ),
+    Mutant(
+        "parallel Runs that waited for the same last step do not all take it",
+        "perstack.engine.runs.generation",
+        "if session.run.phase is Phase.READY and run_drive.allowance.steps_left == 0:",
+        "if False:",
+        "tests/engine/runs/test_budgets.py -k waited_for_room",
     ),
     Mutant(
         "what a document may come to is not guessed from its size",

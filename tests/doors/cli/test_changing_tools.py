@@ -151,19 +151,6 @@ def test_a_skill_that_one_reply_adds_and_removes_is_closed_before_the_next_step(
     replays(changing)
 
 
-def test_changes_of_one_reply_are_recorded_in_its_order(changing: Terminal) -> None:
-    changes = [("addDelegate", {"name": "box"}), ("removeDelegate", {"name": "box"})] * 20
-    files = [("deleteFile", {"path": f"missing{number}"}) for number in range(5)]  # their results are written at once
-    changing.project(
-        LEAD.replace('"addSkill"', '"addSkill", "deleteFile"') + toolbox(changing),
-        lead=[reply("", *files, *changes), reply("ok")],
-    )
-    done = changing.call("run", "lead", "q", *RUN)
-    recorded = [event["toolName"] for event in done.events if event["type"] == "finishToolCall"]
-    assert [tool for tool in recorded if tool != "deleteFile"] == [tool for tool, _ in changes]
-    replays(changing)
-
-
 def test_a_killed_job_goes_on_with_the_same_tools_in_the_same_order(changing: Terminal) -> None:
     changing.project(
         LEAD + toolbox(changing, ("search", "wait", "find"), ("notes", "note")) + '[experts.aide]\ninstruction = "x"\n',

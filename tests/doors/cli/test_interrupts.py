@@ -182,8 +182,11 @@ def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_ex
 
 @pytest.mark.parametrize("command", ["run", "iterate", "resume"])
 def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(terminal: Terminal, command: str) -> None:
-    steps = [reply("", ("todo", {"newTodos": [f"{n}"]})) for n in range(200)]
-    terminal.project(f'{SOLO}[experts.solo.iterate]\nevaluator = "true"\n', solo=[*steps, reply("end")])
+    # the Job must not end by itself before stdout is closed, however late this process gets to do that
+    wait = "while [ ! -e closed ]; do sleep 0.01; done; echo"
+    steps = [reply("", ("exec", {"command": "sh", "args": ["-c", f"{wait} {n}"]})) for n in range(50)]
+    first = reply("", ("todo", {"newTodos": ["x"]}))
+    terminal.project(f'{SOLO}[experts.solo.iterate]\nevaluator = "true"\n', solo=[first, *steps, reply("end")])
     args = [command, "solo", "q", "--job-id", "job"]
     if command == "iterate":
         args[-2:] = []
@@ -196,6 +199,7 @@ def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(term
     while '"type":"startGeneration"' not in process.stdout.readline():
         pass
     process.stdout.close()
+    (terminal.workspace / "closed").touch()
     err = process.stderr.read()
     process.stderr.close()
     assert process.wait(SECONDS) == 130

@@ -133,6 +133,7 @@ def test_a_grant_given_at_the_terminal_is_shown_with_its_extent(terminal: Termin
 
 def test_a_full_disk_answers_nothing(bench: Bench, home: Path) -> None:
     job = wait_for(host(bench).run("a", "q"))
+    (home / "perstack").mkdir(exist_ok=True)  # only a state folder of files has marked its state here
     (home / "perstack" / "grants").write_text("in the way")
     with pytest.raises(StorageError, match="grants cannot be stored"):
         answer(host(bench), job, f"always in this project: {RULE}")

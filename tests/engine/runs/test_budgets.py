@@ -254,6 +254,14 @@ def test_a_generation_waits_for_what_a_parallel_one_may_give_back(bench: Bench) 
     assert provider.most < 8
 
 
+def test_generations_that_waited_for_room_in_the_budget_do_not_exceed_the_step_limit(bench: Bench) -> None:
+    calls = [tool("w", {"query": f"{n}"}, id=f"c{n}") for n in range(8)]
+    script = {"[[boss]]": [turn(*calls, usage=(50, 5))], "[[w]]": [text("done", usage=(50, 5))]}
+    team = expert("boss", delegates=("w",)), expert("w")
+    job = wait_for(bench.host(script, *team, max_tokens=9_000, max_steps=4).run("boss", "q"))
+    assert (job.status, job.total_steps) == ("stoppedByMaxSteps", 4)
+
+
 # --- killed at random ---------------------------------------------------------------------------------------------
 
 

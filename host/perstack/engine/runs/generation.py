@@ -39,7 +39,7 @@ from perstack.core.runs.events.generations import (
 from perstack.core.runs.facts import ErrorInfo, EventStamp
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import GiveUp
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Phase, Run
 from perstack.engine.log.run_session import Emitter, RunSession
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers_and_prices import OnWait, Prices
@@ -239,6 +239,10 @@ async def _begin(run_drive: RunDrive, command: Generate, tools: KeptTools, offer
         granted = await reserve_or_stop(session, reserving)
         if granted is None:
             return False
+    # Parallel Runs may have taken the last steps since the command was decided. No await may follow before the event is
+    # recorded, or they could do so again; the next pending command is then the stop at the limit.
+    if session.run.phase is Phase.READY and run_drive.allowance.steps_left == 0:
+        return False
     event = _start_event(session, command, run_drive.catalogue, tools.digest, settings, granted)
     if offer.withheld != session.withheld:
         session.withheld = offer.withheld

@@ -246,8 +246,12 @@ class RunDrive:
     skills: RunSkills
     endpoint: OpenProvider
     fallback_model: str  # the fallback model in force, as `provider/model`; empty if it is the first one
-    budget: JobBudget | None
+    allowance: Allowance
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
+
+    @property
+    def budget(self) -> JobBudget | None:
+        return self.allowance.budget
 
     @property
     def catalogue(self) -> Catalogue:

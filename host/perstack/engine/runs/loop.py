@@ -259,7 +259,7 @@ class RunLoop:
         if endpoint is None:
             return None
         fallback_model, vault = session.run.fallback_model, self._drive.vault(session.run)
-        return RunDrive(self._drive, session, skills, endpoint, fallback_model, self._allowance.budget, vault)
+        return RunDrive(self._drive, session, skills, endpoint, fallback_model, self._allowance, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
         """Record the stop of a cancelled drive: at a time limit if one has expired, else as an interrupt."""
