@@ -39,7 +39,7 @@ class ProcrastinateDispatcher(Dispatcher):
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
-        self.location = address.shown
+        self.location = address.display_url
 
     @cached_property
     def _engine(self) -> Engine:
