@@ -67,7 +67,7 @@ class ObjectCache:
             await self._objects.put(self._layout.index(self._kind), _INDEX.dump_json(index))
 
 
-def stamped(at: int, data: bytes) -> bytes:
+def add_stamp(at: int, data: bytes) -> bytes:
     """Encode a summary with its write time in nanoseconds, since the server's times are whole seconds."""
     return SummaryStamp(at=at).to_bytes() + b"\n" + data
 
@@ -120,13 +120,15 @@ class WriteOrder:
         for second, names in groupby(by_time, key=lambda name: write_time_ns(latest[name].written)):
             if cursor is not None and second > cursor[0]:
                 continue
-            times = await self._times({name: latest[name] for name in names}, summaries)
+            times = await self._times_within_second({name: latest[name] for name in names}, summaries)
             rows += [item for item in times if cursor is None or item < cursor]
             if len(rows) > limit:
                 break
         return newest_first(rows, limit, after)
 
-    async def _times(self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]) -> list[tuple[int, str]]:
+    async def _times_within_second(
+        self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]
+    ) -> list[tuple[int, str]]:
         """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
         if len(latest) == 1:
             return [(write_time_ns(entry.written), name) for name, entry in latest.items()]
@@ -134,13 +136,17 @@ class WriteOrder:
         objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
         for name, stored in zip(unread, objects, strict=True):
             time_ns = (
-                0 if stored is None else split_stamp(stored.data)[0] if name in summaries else _made_at(stored.data)
+                0
+                if stored is None
+                else split_stamp(stored.data)[0]
+                if name in summaries
+                else _creation_time(stored.data)
             )
             self._write_times[name] = (latest[name].tag, time_ns)
         return [(write_time_ns(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]
 
 
-def _made_at(data: bytes) -> int:
+def _creation_time(data: bytes) -> int:
     marker = read(Marker, data)
     return 0 if marker is None else marker.made
 
