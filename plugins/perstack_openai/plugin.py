@@ -49,7 +49,7 @@ _HOSTED = {
 """Tools that the endpoint runs itself, by provider."""
 
 
-def _factory(profile: Profile) -> ProviderFactory:
+def _create_factory(profile: Profile) -> ProviderFactory:
     prices = None if profile.price_list is None else PublishedPrices(profile.price_list)
     make = partial(_create, profile.name)
     if profile.is_local:
@@ -83,7 +83,7 @@ def _factory(profile: Profile) -> ProviderFactory:
     )
 
 
-FACTORIES = tuple(_factory(profile) for profile in PROFILES)
+FACTORIES = tuple(_create_factory(profile) for profile in PROFILES)
 
 
 @hookimpl
