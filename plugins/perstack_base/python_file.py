@@ -50,7 +50,7 @@ def read_source(path: Path) -> bytes:
     raise SkillError(f"{shown_path(str(path))} {reason}: name a Python file with functions")
 
 
-# The check of the syntax tree.
+# Check of the syntax tree, without executing the file.
 
 
 def check_source(path: Path, source: bytes) -> None:
@@ -112,7 +112,7 @@ def _find_problem(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | Non
     return None
 
 
-# The import.
+# Import, which executes the file.
 
 
 def load_file(path: Path, source: bytes, name: str) -> AnyToolkit:
