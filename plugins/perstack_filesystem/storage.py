@@ -471,7 +471,7 @@ class FilesystemStorage(BlobFolders, Storage):
             if runs is not None:
                 data = self._foreign.of(job_id, runs).foreign_job.blobs.get(sha256)
         if data is None:
-            raise NotFound(f"job {job_id} has no blob {sha256}")
+            raise NotFound(f"Job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
             raise StorageError(f"{self._root}/{self._space}/{job_id}/blobs/{sha256}: damaged; restore it from a copy")
         return data
@@ -658,5 +658,5 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             fd = self._require_job(opened, job_id).open(_LEASE, os.O_RDWR | os.O_CREAT)
         if fd is None:
-            raise NotFound(f"job {job_id} was deleted")
+            raise NotFound(f"Job {job_id} was deleted")
         return fd

@@ -520,7 +520,7 @@ class SqliteStorage(Storage):
         return self._leases_folder / self._job_key(job_id).replace("/", ".")
 
     def _log_name(self, ref: RunRef) -> str:
-        return f"{self._path}, run {ref.run_id}"
+        return f"{self._path}, Run {ref.run_id}"
 
 
 def _fetch(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -67,7 +67,7 @@ class PostgresLeases:
         if held_lease := self._held_leases.get(key):
             held_lease.is_lost = True
         return Conflict(
-            f"job {key.job_id}: the lease of this process ended, because it did not reach the database in time, so"
+            f"Job {key.job_id}: the lease of this process ended, because it did not reach the database in time, so"
             " another process may drive the Job now: check the Job, then resume it"
         )
 

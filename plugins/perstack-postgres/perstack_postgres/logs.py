@@ -184,4 +184,4 @@ class RunLogs:
         return JobKey(self._space, check_job_id(ref.job_id))
 
     def _describe_log(self, ref: RunRef) -> str:
-        return f"{self._connections.address.display_url}, run {ref.run_id}"
+        return f"{self._connections.address.display_url}, Run {ref.run_id}"

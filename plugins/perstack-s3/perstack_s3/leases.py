@@ -151,7 +151,7 @@ class S3Leases:
             if tag is not None:
                 lease.tag = tag
                 return lease
-        raise Conflict(f"job {job_id} is being leased by other processes: try again")
+        raise Conflict(f"Job {job_id} is being leased by other processes: try again")
 
     async def _send_heartbeats(self, job_id: str, lease: S3Lease) -> None:
         """Rewrite the lease object every few seconds until it is lost."""

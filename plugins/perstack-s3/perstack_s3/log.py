@@ -46,7 +46,7 @@ class S3Log:
 
     @property
     def place(self) -> str:
-        return f"{self._objects.place}, run {self.ref.run_id}"
+        return f"{self._objects.place}, Run {self.ref.run_id}"
 
     @property
     def end(self) -> Head:
@@ -194,7 +194,7 @@ class S3Log:
 
     async def _check_length(self, expected_seq: int) -> None:
         if await self.refresh():
-            raise NotFound(f"job {self.ref.job_id} was deleted")
+            raise NotFound(f"Job {self.ref.job_id} was deleted")
         if self.end.seq != expected_seq:
             raise stale_writer(self.place, expected_seq, self.end.seq)
 

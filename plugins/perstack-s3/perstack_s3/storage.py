@@ -185,7 +185,7 @@ class S3Storage(Storage):
                 written = await self._objects.replace(key, data, stored.tag)
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by other processes: try again")
+        raise StorageError(f"{self.location}: the entry of Job {job_id} is being written by other processes: try again")
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
@@ -301,7 +301,7 @@ class S3Storage(Storage):
     async def _require_kept_lease(self, job_id: str) -> S3Lease | None:
         held = self._leases.held_lease(job_id)
         if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
-            raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
+            raise Conflict(f"Job {job_id}: the lease was lost: another process may be driving it")
         return held
 
     async def _fence_logs(self, job_id: str, incarnation: str, lease: S3Lease) -> None:
@@ -350,8 +350,8 @@ class S3Storage(Storage):
             return
         await log.take_back(number)
         if marker != incarnation:
-            raise NotFound(f"job {ref.job_id} was deleted")
-        raise Conflict(f"{log.place}: another process has written to this run")
+            raise NotFound(f"Job {ref.job_id} was deleted")
+        raise Conflict(f"{log.place}: another process has written to this Run")
 
     async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
         """Add a Run to the list before its first record. Without `run_id` only change the tag of the list."""
@@ -366,7 +366,7 @@ class S3Storage(Storage):
             written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: too many processes begin a Run of job {job_id} at once: try again")
+        raise StorageError(f"{self.location}: too many processes begin a Run of Job {job_id} at once: try again")
 
     async def _read_run_list(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
         stored = await self._objects.get(self._layout.runs(job_id, incarnation))
@@ -374,7 +374,7 @@ class S3Storage(Storage):
             return (), None
         run_list = read(RunList, stored.data)
         if run_list is None:
-            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: restore it")
+            raise StorageError(f"{self.location}: the list of Runs of Job {job_id} is damaged: restore it")
         return run_list.runs, stored.tag
 
     async def _has_record(self, ref: RunRef, head: Head) -> bool:
@@ -406,7 +406,7 @@ class S3Storage(Storage):
             return None
         marker = read(Marker, stored.data)
         if marker is None:
-            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: restore it")
+            raise StorageError(f"{self.location}: the marker of Job {job_id} is damaged: restore it")
         self._last_incarnations[job_id] = marker.incarnation
         return marker.incarnation
 
