@@ -311,11 +311,11 @@ def _encode_results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes
     for result in results:
         contents = _encode_contents(result.contents, blobs)
         if result.is_error:
-            moved = [block for block in contents if block["type"] != "text"]
+            media_blocks = [block for block in contents if block["type"] != "text"]
             contents = [block for block in contents if block["type"] == "text"]
-            if moved:
+            if media_blocks:
                 media.append({"type": "text", "text": with_failed_result(result)})
-                media += moved
+                media += media_blocks
         blocks.append(_encode_result(result, contents))
     return blocks + media
 
@@ -559,11 +559,11 @@ class MessagesDecoder:
     def _convert_usage(self) -> Usage:
         """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
         cached = self._counts.get("cache_read_input_tokens", 0)
-        written = self._counts.get("cache_creation_input_tokens", 0)
-        input_tokens = self._counts.get("input_tokens", 0) + cached + written
+        cache_writes = self._counts.get("cache_creation_input_tokens", 0)
+        input_tokens = self._counts.get("input_tokens", 0) + cached + cache_writes
         generated = self._counts.get("output_tokens", 0)
         reasoning = self._counts.get("thinking_tokens", 0)
-        usage = Usage.of(input_tokens, generated, reasoning=reasoning, cached=cached, cache_writes=written)
+        usage = Usage.of(input_tokens, generated, reasoning=reasoning, cached=cached, cache_writes=cache_writes)
         uses = {tool: self._counts.get(f"{name}_requests", 0) for tool, (name, _) in _SERVER_TOOLS.items()}
         uses = {tool: count for tool, count in uses.items() if count}
         return usage.model_copy(update={"provider_tools": uses}) if uses else usage

@@ -116,16 +116,16 @@ def _after_first_newline(tail: bytes) -> bytes:
 # arguments.
 
 
-def may_redirect(words: Sequence[str]) -> bool:
+def may_redirect(command_line: Sequence[str]) -> bool:
     """Return whether a command may contain redirections. A precheck, because the parser is slow to import."""
-    return any(">" in word or "<" in word for word in words[1:])
+    return any(">" in word or "<" in word for word in command_line[1:])
 
 
-def refuse_redirects(workspace: OpenWorkspace, words: Sequence[str], folder: str) -> None:
+def refuse_redirects(workspace: OpenWorkspace, command_line: Sequence[str], folder: str) -> None:
     """Raise SkillError for a redirection to a file that is off limits. Accesses the disk."""
     from perstack.core.permissions.programs import redirects_of
 
-    for redirect in redirects_of(words):
+    for redirect in redirects_of(command_line):
         if redirect.path is not None:
             _refuse_path(workspace, os.path.join(folder, redirect.path), change=not redirect.is_read)  # noqa: PTH118
         elif redirect.text:
@@ -190,10 +190,10 @@ class Executor:
         await asyncio.gather(*(_end_program(starting) for starting in tuple(self._running)))
 
     async def call(self, tool_call: ToolCall) -> ToolResult:
-        words = (text(tool_call.args, "command"), *strings(tool_call.args, "args"))
-        if may_redirect(words):
+        command_line = (text(tool_call.args, "command"), *strings(tool_call.args, "args"))
+        if may_redirect(command_line):
             opening = self._workspace.opening(tool_call.opens)
-            await asyncio.to_thread(refuse_redirects, opening, words, text(tool_call.args, "cwd") or ".")
+            await asyncio.to_thread(refuse_redirects, opening, command_line, text(tool_call.args, "cwd") or ".")
         timeout = integer(tool_call.args, "timeout") or DEFAULT_TIMEOUT_MS
         with Output() as output:
             status: int | None = None

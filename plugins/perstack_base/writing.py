@@ -86,11 +86,11 @@ def replace(path: ResolvedPath, data: bytes) -> None:
         raise
 
 
-def echo(written: str) -> str:
+def echo(text: str) -> str:
     """Return only the beginning of a text for a result: the call contains it already, and results cost tokens."""
-    if len(written) <= _MAX_ECHO_CHARS:
-        return written
-    return f"{written[:_MAX_ECHO_CHARS]}… ({len(written)} characters)"
+    if len(text) <= _MAX_ECHO_CHARS:
+        return text
+    return f"{text[:_MAX_ECHO_CHARS]}… ({len(text)} characters)"
 
 
 def _check_replaceable(path: ResolvedPath) -> os.stat_result | None:

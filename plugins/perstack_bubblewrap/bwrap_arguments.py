@@ -90,11 +90,11 @@ def arguments(
 
     `extra_mounts` are inserted before the options that make the rest read-only. A path without a handle is not mounted.
     """
-    words = [
+    options = [
         *_ISOLATED,
-        *(word for target, link in system.links for word in ("--symlink", target, link)),
+        *(option for target, link in system.links for option in ("--symlink", target, link)),
         *_option_for_each("--ro-bind", system.folders),
-        *(word for source, place in system.files for word in ("--ro-bind", source, place)),
+        *(option for source, place in system.files for option in ("--ro-bind", source, place)),
         *_proc_mounts(system),
         *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", f"/dev/{_SHM}"),
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
@@ -102,13 +102,13 @@ def arguments(
         *_person_mounts(system, view, handles),
         *extra_mounts,
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--clearenv"),
-        *(word for name, value in env.items() for word in ("--setenv", name, value)),
+        *(option for name, value in env.items() for option in ("--setenv", name, value)),
     ]
-    if any("\0" in word for word in words):
+    if any("\0" in option for option in options):
         raise ValueError("embedded null byte")
     if any(not name or "=" in name for name in env):
         raise ValueError("a variable has an invalid name")
-    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+    return b"".join(option.encode("utf-8", "surrogateescape") + b"\0" for option in options)
 
 
 def environment(env: Mapping[str, str], view: FolderView) -> dict[str, str]:

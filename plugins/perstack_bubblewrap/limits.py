@@ -74,9 +74,9 @@ class PausedProgram:
         if child is None:
             return  # the program has already ended, and its own result says why
         argv = (_find_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
-        status, words = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
+        status, message = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
         if status != 0:
-            raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
+            raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {message.strip()}")
         with suppress(BrokenPipeError):
             os.write(self.release_fd, b"\n")
 

@@ -109,20 +109,20 @@ async def check_bwrap(bwrap: str) -> None:
     """Raise UsageError if bwrap is too old, or the kernel does not let it create a sandbox."""
     if bwrap in _usable:
         return
-    status, words = await run_trusted(bwrap, "--version")
-    version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
+    status, output = await run_trusted(bwrap, "--version")
+    version = tuple(int(part) for part in re.findall(r"\d+", output)[:2])
     _, options = await run_trusted(bwrap, "--help")
     if status != 0 or version < _MIN_VERSION or _REQUIRED_OPTION not in options:
         raise UsageError(
-            f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
+            f"{bwrap} is {output.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_REQUIRED_OPTION}, as distributions have it: update it"
         )
     with memory_files(arguments(system(), FolderView(), cwd="/", env={}), seccomp()) as (args_fd, filter_fd):
-        status, words = await run_trusted(
+        status, output = await run_trusted(
             bwrap, "--args", str(args_fd), "--seccomp", str(filter_fd), "--", "/bin/true", kept_fds=(args_fd, filter_fd)
         )
     if status != 0:
-        last = (words.strip().splitlines() or [f"exit status {status}"])[-1]
+        last = (output.strip().splitlines() or [f"exit status {status}"])[-1]
         raise UsageError(
             f"the kernel does not let bwrap create a sandbox ({last}): allow it user namespaces"
             " (user.max_user_namespaces, kernel.unprivileged_userns_clone, or an AppArmor profile for bwrap), or use"

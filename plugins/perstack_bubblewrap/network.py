@@ -54,8 +54,8 @@ def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:
 
 def proxy_port(allowed: Iterable[str]) -> int:
     """Return the proxy's port inside, which is none of the listed ports."""
-    used = local_ports(allowed)
-    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in used)
+    listed_ports = local_ports(allowed)
+    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in listed_ports)
 
 
 def wrong_ports(allowed: Iterable[str]) -> str:

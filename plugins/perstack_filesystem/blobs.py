@@ -112,9 +112,9 @@ class _Pool:
 
     def free_blob(self, name: str, blobs: OpenDirectory) -> None:
         part = self._open_part(name, make=False)
-        pooled, own = None if part is None else part.stat(name), blobs.stat(name)
+        pooled, job_file = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and pooled is not None:
-            links = 1 if own is None or own.st_ino != pooled.st_ino else 2
+            links = 1 if job_file is None or job_file.st_ino != pooled.st_ino else 2
             # Another process may link the file right now: it keeps its link, and adds the file to the pool again.
             if pooled.st_nlink <= links:
                 part.remove(name)

@@ -265,9 +265,9 @@ def _read_all(fd: int) -> bytes:
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`, in one system call unless the medium accepts less at a time."""
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, memoryview(data)[written : written + _CHUNK_BYTES])
+    written_bytes = os.write(fd, data)
+    while written_bytes < len(data):
+        written_bytes += os.write(fd, memoryview(data)[written_bytes : written_bytes + _CHUNK_BYTES])
 
 
 # Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.

@@ -307,22 +307,22 @@ class _ContentEncoder:
             opaque = _own_opaque(part)
             match part:
                 case ThinkingPart():
-                    written, pending = _encode_thinking(part, opaque)
+                    encoded, pending = _encode_thinking(part, opaque)
                 case TextPart():
-                    written = {"text": part.text, **pending} if part.text.strip() or pending else None
+                    encoded = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
                     call = {**self._id_field(part.tool_call_id), "name": self._tools.name(part.tool_name)}
-                    written = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
+                    encoded = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
                     blocks = own_blocks(part, VENDOR, offered)
                     parts += blocks or []
-                    written = _encode_text(part.shown) if blocks is None else None
+                    encoded = _encode_text(part.shown) if blocks is None else None
                 case _:
                     assert_never(part)
-            if written is not None:
-                parts.append(written)
+            if encoded is not None:
+                parts.append(encoded)
         return parts
 
     def _id_field(self, call_id: str) -> JsonObject:

@@ -93,9 +93,9 @@ async def sse(
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        made = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=transport(may_be_local))
-        made.notes_output = ShownOnce(show)
-        return made
+        events_client = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=transport(may_be_local))
+        events_client.notes_output = ShownOnce(show)
+        return events_client
 
     async with sse_client(
         endpoint,
@@ -164,28 +164,28 @@ class _HttpClient(httpx2.AsyncClient):
         follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
         """Send a request, and replace a failure or a body that the SDK would not accept."""
-        sent = _SentMessage.of(request)
-        self._set_session_header(request, sent)
+        message = _SentMessage.of(request)
+        self._set_session_header(request, message)
         try:
             response = await self._deliver(
-                request, sent, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
+                request, message, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
             )
         except (Unauthorized, httpx2.TransportError) as error:
-            return self._failure_response(request, sent, error)
+            return self._failure_response(request, message, error)
         if request.method == "GET":
             return self._repair_stream(response)
         if request.method != "POST":
             return response
         if response.is_success:
-            return await self._repair_answer(response, sent)
-        return await self._refusal_response(response, sent) if response.is_error else response
+            return await self._repair_answer(response, message)
+        return await self._refusal_response(response, message) if response.is_error else response
 
-    def _set_session_header(self, request: httpx2.Request, sent: _SentMessage) -> None:
+    def _set_session_header(self, request: httpx2.Request, message: _SentMessage) -> None:
         """Set the current session's id, also in a request made before the session began; a greeting gets none."""
-        self._is_connected = self._is_connected or (sent.is_message and not sent.is_greeting)
-        if sent.is_greeting:
+        self._is_connected = self._is_connected or (message.is_message and not message.is_greeting)
+        if message.is_greeting:
             request.headers.pop(SESSION_ID, None)
-            if sent.method == "initialize":
+            if message.method == "initialize":
                 request.headers.pop(_REVISION, None)
         elif SESSION_ID in request.headers and self._session is not None:
             request.headers[SESSION_ID] = self._session
@@ -193,10 +193,13 @@ class _HttpClient(httpx2.AsyncClient):
             request.headers.pop(SESSION_ID, None)
 
     async def _deliver(
-        self, request: httpx2.Request, sent: _SentMessage, send: Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+        self,
+        request: httpx2.Request,
+        message: _SentMessage,
+        send: Callable[[httpx2.Request], Awaitable[httpx2.Response]],
     ) -> httpx2.Response:
         """Send a request. After connecting, wait for a server that is restarting: it has not received the request."""
-        for wait in _CONNECT_WAITS_S if self._is_connected and sent.is_message else ():
+        for wait in _CONNECT_WAITS_S if self._is_connected and message.is_message else ():
             try:
                 return await send(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -206,20 +209,22 @@ class _HttpClient(httpx2.AsyncClient):
         return await send(request)
 
     def _failure_response(
-        self, request: httpx2.Request, sent: _SentMessage, error: Unauthorized | httpx2.TransportError
+        self, request: httpx2.Request, message: _SentMessage, error: Unauthorized | httpx2.TransportError
     ) -> httpx2.Response:
         """Return the error response for a request that could not be sent. Raises `error` before connecting."""
         refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
         if refusal is not None:
-            if sent.is_greeting and not self._is_connected:
+            if message.is_greeting and not self._is_connected:
                 raise refusal from error
-            return _error_response(request, 401, sent, str(refusal))
-        if not self._is_connected or not sent.is_message:
+            return _error_response(request, 401, message, str(refusal))
+        if not self._is_connected or not message.is_message:
             raise error
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             host = request.url.netloc.decode()
-            return _error_response(request, 503, sent, f"there is no answer from {host} ({describe(error)})", NOT_SENT)
-        return _error_response(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
+            return _error_response(
+                request, 503, message, f"there is no answer from {host} ({describe(error)})", NOT_SENT
+            )
+        return _error_response(request, 502, message, f"the connection broke ({describe(error)})", BROKEN)
 
     def _repair_stream(self, response: httpx2.Response) -> httpx2.Response:
         """Return the repaired stream of the server's own messages, or a response in its place."""
@@ -239,25 +244,27 @@ class _HttpClient(httpx2.AsyncClient):
             )
         return response
 
-    async def _repair_answer(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
-        if sent.method == "initialize":
+    async def _repair_answer(self, response: httpx2.Response, message: _SentMessage) -> httpx2.Response:
+        if message.method == "initialize":
             self._session = response.headers.get(SESSION_ID)
-        if sent.request_id is None or response.status_code == _ACCEPTED:
+        if message.request_id is None or response.status_code == _ACCEPTED:
             return response
-        return await repaired_answer(response, sent.request_id, self._notes_output)
+        return await repaired_answer(response, message.request_id, self._notes_output)
 
-    async def _refusal_response(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
-        if sent.request_id is None:
+    async def _refusal_response(self, response: httpx2.Response, message: _SentMessage) -> httpx2.Response:
+        if message.request_id is None:
             return response
         text = await read_refusal(response)
         await response.aclose()
         if (
             SESSION_ID in response.request.headers
-            and not sent.is_greeting
+            and not message.is_greeting
             and _is_lost_session(response.status_code, text)
         ):
-            return _error_response(response.request, 404, sent, "the server no longer knows the session", LOST_SESSION)
-        return refusal(response, text, sent.request_id, self._notes_output)
+            return _error_response(
+                response.request, 404, message, "the server no longer knows the session", LOST_SESSION
+            )
+        return refusal(response, text, message.request_id, self._notes_output)
 
 
 _ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404

@@ -37,12 +37,12 @@ class PersonalLogin(ProviderLogin):
     ) -> None:
         """Prepare a login whose tokens are written to `file`."""
         stored_login = file.read()
-        wanted = None if stored_login is None else stored_login.wanted
+        missing_scopes = None if stored_login is None else stored_login.wanted
         is_document = (settings.client_id or "").startswith("https://")
         tokens = Tokens(None if is_document else _known_client(settings, redirect_uri))
         provider = OAuthClientProvider(
             endpoint,
-            ClientMetadata.of(settings, wanted, redirect_uris=[redirect_uri], client_name="Perstack"),
+            ClientMetadata.of(settings, missing_scopes, redirect_uris=[redirect_uri], client_name="Perstack"),
             tokens,
             self._remember_url,
             self._await_callback,
@@ -50,7 +50,7 @@ class PersonalLogin(ProviderLogin):
         )
         super().__init__(settings, provider, tokens)
         self._flow_state = provider.context
-        self._login = Login(endpoint=endpoint, wanted=wanted)
+        self._login = Login(endpoint=endpoint, wanted=missing_scopes)
         self._ask = ask
         self._file = file
         self._url = ""

@@ -283,8 +283,8 @@ async def _restrict_to_issuer(response: httpx2.Response, issuer: str) -> httpx2.
     return httpx2.Response(200, json=fields, request=response.request)
 
 
-def _wrong_issuer_text(found: str, issuer: str) -> str:
-    return f"the server names {found} instead of the `issuer` {issuer}: nothing was sent there"
+def _wrong_issuer_text(named_server: str, issuer: str) -> str:
+    return f"the server names {named_server} instead of the `issuer` {issuer}: nothing was sent there"
 
 
 def _client_authentication(server: OAuthMetadata) -> Literal["client_secret_basic", "client_secret_post"]:

@@ -17,6 +17,7 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
+from perstack.core.messages.media import PDF
 from perstack_mcp.message_repairs import Note, kind_at, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ def _repair_blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: i
 
 def _repair_block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[JsonObject]:
     if isinstance(value, dict):
-        found = _convert_block(value, place, note)
-        if found is not None:
-            yield _drop_invalid_extras(found, place, note)
+        decoded = _convert_block(value, place, note)
+        if decoded is not None:
+            yield _drop_invalid_extras(decoded, place, note)
         return
     note(f"{place} is {kind_of(value)}")
     if isinstance(value, list) and depth > 1:
@@ -210,7 +211,7 @@ _SIGNATURES = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
-    (b"%PDF", "application/pdf"),
+    (b"%PDF", PDF),
     (b"ID3", "audio/mpeg"),
     (b"OggS", "audio/ogg"),
 )

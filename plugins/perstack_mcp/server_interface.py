@@ -109,18 +109,18 @@ class ServerProtocols:
         self._remember(_digest_of(("handshake", endpoint)))
 
     def _remember(self, digest: str) -> None:
-        known = [*self._read_digests(), digest][-_MAX_ENTRIES:]
+        digests = [*self._read_digests(), digest][-_MAX_ENTRIES:]
         # a cache that cannot be written is not an error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_private_file(self._path, json.dumps(known).encode())
+            replace_private_file(self._path, json.dumps(digests).encode())
 
     def _read_digests(self) -> list[str]:
         try:
-            found: object = json.loads(read_regular(self._path, _MAX_BYTES))
+            digests: object = json.loads(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValueError):
             return []
-        return [str(entry) for entry in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
+        return [str(entry) for entry in digests] if isinstance(digests, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
 
 
 def _digest_of(argv: Sequence[str]) -> str:
@@ -213,9 +213,9 @@ class ShownOnce:
         self._show = show
         self._shown: set[tuple[str, str]] = set()
 
-    def __call__(self, what: str, notes: Sequence[str]) -> None:
+    def __call__(self, subject: str, notes: Sequence[str]) -> None:
         """Show those of the notes that are new, on one line."""
-        new = [note for note in dict.fromkeys(notes) if (what, note) not in self._shown]
+        new = [note for note in dict.fromkeys(notes) if (subject, note) not in self._shown]
         if new and len(self._shown) < _MAX_NOTES:
-            self._shown.update((what, note) for note in new)
-            self._show(f"({what}: {'; '.join(new)})")
+            self._shown.update((subject, note) for note in new)
+            self._show(f"({subject}: {'; '.join(new)})")

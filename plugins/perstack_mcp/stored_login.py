@@ -130,8 +130,8 @@ class StoredLogin(httpx2.Auth):
                 self._file.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
         raise self._login_error(f"the server requires more rights ({scope or 'unnamed'})")
 
-    def _login_error(self, why: str) -> Unauthorized:
-        return Unauthorized(why, next_steps=(LogIn(self._skill),))
+    def _login_error(self, reason: str) -> Unauthorized:
+        return Unauthorized(reason, next_steps=(LogIn(self._skill),))
 
 
 def login_of(context: OAuthContext, stored_login: Login, settings: OAuth) -> Login:

@@ -58,14 +58,14 @@ class OutputSchemas:
         if "structured_content" not in result.model_fields_set:
             return "the tool has an output schema, but the result has no structured content"
         value = cast("JsonValue", result.structured_content)
-        found = await violation_of(checker, value)
-        if found is not None and isinstance(value, dict) and value.keys() == {"result"}:
+        violation = await violation_of(checker, value)
+        if violation is not None and isinstance(value, dict) and value.keys() == {"result"}:
             # a value that is not an object is wrapped, by servers or by its repair
-            found = await violation_of(checker, value["result"])
-        if found is None:
+            violation = await violation_of(checker, value["result"])
+        if violation is None:
             return None
-        place = f" at {found.place}" if found.place else ""
-        return f"the structured output violates the tool's output schema{place}: {found.message[:200]}"
+        place = f" at {violation.place}" if violation.place else ""
+        return f"the structured output violates the tool's output schema{place}: {violation.message[:200]}"
 
 
 def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tuple[JsonObject, Sequence[str]]:

@@ -43,10 +43,10 @@ class OpaqueOwner:
 
     def fields(self, opaque: JsonObject | None) -> JsonObject:
         """Return the fields that came from this owner; empty for another owner's data."""
-        own = (opaque or {}).get(self.endpoint)
-        if not isinstance(own, dict) or own.get("model") != self.model:
+        own_data = (opaque or {}).get(self.endpoint)
+        if not isinstance(own_data, dict) or own_data.get("model") != self.model:
             return {}
-        return {name: value for name, value in own.items() if name != "model"}
+        return {name: value for name, value in own_data.items() if name != "model"}
 
 
 def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
@@ -208,11 +208,11 @@ class ThinkTags:
 
     def finish(self) -> list[Piece]:
         """Return the pieces held back. Thinking without an end tag stays thinking."""
-        held, self._unread = self._unread, ""
+        unread, self._unread = self._unread, ""
         if self._state == "after":
-            self.closing += held
+            self.closing += unread
             return []
-        return [("reasoning" if self._state == "thinking" else "text", held)] if held else []
+        return [("reasoning" if self._state == "thinking" else "text", unread)] if unread else []
 
     def _read_piece(self) -> Piece | None:
         match self._state:
@@ -223,8 +223,8 @@ class ThinkTags:
             case "after":
                 return self._read_end()
             case "text":
-                held, self._unread = self._unread, ""
-                return ("text", held)
+                unread, self._unread = self._unread, ""
+                return ("text", unread)
 
     def _read_start(self) -> Piece | None:
         begun = self._unread.lstrip()
@@ -243,11 +243,11 @@ class ThinkTags:
         if closing:
             self._state, self.closing, self._unread = "after", closing, rest
             return ("reasoning", thought)
-        held = next((size for size in range(len(_CLOSING) - 1, 0, -1) if thought.endswith(_CLOSING[:size])), 0)
-        if held == len(thought):
+        unread_chars = next((size for size in range(len(_CLOSING) - 1, 0, -1) if thought.endswith(_CLOSING[:size])), 0)
+        if unread_chars == len(thought):
             return None
-        self._unread = thought[len(thought) - held :]
-        return ("reasoning", thought[: len(thought) - held])
+        self._unread = thought[len(thought) - unread_chars :]
+        return ("reasoning", thought[: len(thought) - unread_chars])
 
     def _read_end(self) -> Piece | None:
         rest = self._unread.lstrip()

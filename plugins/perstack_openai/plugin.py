@@ -64,9 +64,9 @@ def _create_factory(profile: Profile) -> ProviderFactory:
             is_asked_always=profile.has_own_port,
             served_by=profile.start if profile.has_own_port else "",
         )
-    words, needs = f"set {profile.keys[0]}", [profile.keys]
+    how_to_configure, needs = f"set {profile.keys[0]}", [profile.keys]
     if not profile.address:
-        words = f"{words} and {profile.address_variables[0]}, and name a deployment as the model"
+        how_to_configure = f"{how_to_configure} and {profile.address_variables[0]}, and name a deployment as the model"
         needs.append(profile.address_variables)
     return EndpointProviderFactory(
         profile.name,
@@ -74,7 +74,7 @@ def _create_factory(profile: Profile) -> ProviderFactory:
         low_model=profile.low_model,
         default_model=profile.default_model,
         high_model=profile.high_model,
-        how_to_configure=words,
+        how_to_configure=how_to_configure,
         needs=tuple(needs),
         make=make,
         prices=prices,

@@ -44,9 +44,9 @@ def refused_fields(error: ProviderError, body: JsonObject) -> tuple[Adaptation, 
     return tuple(Adaptation(part="field", form="plain", name=name) for name in _refused_forms(replies, words_of(error)))
 
 
-def _missing_reasoning(replies: list[JsonObject], words: str) -> tuple[Adaptation, ...]:
+def _missing_reasoning(replies: list[JsonObject], error_text: str) -> tuple[Adaptation, ...]:
     """Return the adaptation for a refusal because an earlier reply is sent without its reasoning."""
-    match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
+    match = re.search(r"\breasoning(?:_content)?\b", error_text) if _MISSING.search(error_text) else None
     if match is None or all(match[0] in reply for reply in replies):
         return ()
     return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
@@ -63,13 +63,13 @@ def _optional_message_fields(message: JsonObject) -> Iterator[str]:
         yield from (name for name in call if name not in _REQUIRED_OF_MESSAGES)
 
 
-def _refused_forms(replies: list[JsonObject], words: str) -> list[str]:
+def _refused_forms(replies: list[JsonObject], error_text: str) -> list[str]:
     """Return the forms that the replies have and the error text names; an error about content may mean two forms."""
-    forms_in_error = [form for pattern, form in _ORDERS if pattern.search(words)]
-    if "content" not in words:
+    forms_in_error = [form for pattern, form in _ORDERS if pattern.search(error_text)]
+    if "content" not in error_text:
         return forms_in_error
     contents = [reply.get("content", _ABSENT) for reply in replies]
-    if _NO_TEXT.search(words):
+    if _NO_TEXT.search(error_text):
         forms = ((None, "null content"), ("", "empty content"), (_ABSENT, "absent content"))
         forms_in_error += [form for content, form in forms if content in contents]
     return forms_in_error

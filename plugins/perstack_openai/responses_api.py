@@ -199,9 +199,9 @@ def _encode_reply(message: ExpertMessage, vendor: str, tools: WireTools, offered
                 elif isinstance(opaque, dict):
                     items.append({"type": "reasoning", **opaque})
             case ProviderToolPart():
-                shown: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
+                readable: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
                 blocks = own_blocks(part, vendor, offered)
-                items += shown if blocks is None else blocks
+                items += readable if blocks is None else blocks
             case _:
                 assert_never(part)
     # The API rejects reasoning without a following item, which a truncated reply may lack.

@@ -393,8 +393,8 @@ def _convert_reply_part(part: ReplyPart) -> theirs.OriginalPart:
             assert_never(part)
 
 
-def _derive_id(owner: str, what: str, number: int) -> str:
-    value = int.from_bytes(sha256(f"{owner} {what} {number}".encode()).digest())
+def _derive_id(owner: str, kind: str, number: int) -> str:
+    value = int.from_bytes(sha256(f"{owner} {kind} {number}".encode()).digest())
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     text = letters[value % 26]
     while len(text) < 24:

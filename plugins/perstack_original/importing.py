@@ -12,8 +12,8 @@ Data that the original does not record stays unknown: the model without run-sett
 instruction apart from the final prompt. A question that was answered again from the same checkpoint becomes a Run that
 continues from there with the answer as its query.
 
-Change together: event types in `core` with `_convert_event` and `export`; both directions must stay deterministic, because
-ids and file names derive from them.
+Change together: event types in `core` with `_convert_event` and `export`; both directions must stay deterministic,
+because ids and file names derive from them.
 """
 
 from __future__ import annotations

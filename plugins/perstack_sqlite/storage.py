@@ -144,8 +144,8 @@ class SqliteStorage(Storage):
     @override
     def places(self) -> tuple[Path, ...]:
         state = self.local_state
-        own = (state.path, *state.companions, state.mark, state.log_marks)
-        return (*own, self._leases_folder.absolute(), self.programs)
+        files = (state.path, *state.companions, state.mark, state.log_marks)
+        return (*files, self._leases_folder.absolute(), self.programs)
 
     @property
     @override

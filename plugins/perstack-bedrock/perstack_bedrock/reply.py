@@ -312,9 +312,9 @@ def _parse_event(kind: type[_EventT], data: str) -> _EventT:
 
 def _convert_usage(counts: Mapping[str, int]) -> Usage:
     """Convert the token counts. Bedrock's `inputTokens` exclude cached tokens; ours include them."""
-    cached, written = counts.get("cached", 0), counts.get("written", 0)
-    sent = counts.get("sent", 0) + cached + written
-    return Usage.of(sent, counts.get("generated", 0), cached=cached, cache_writes=written)
+    cached, cache_writes = counts.get("cached", 0), counts.get("written", 0)
+    input_tokens = counts.get("sent", 0) + cached + cache_writes
+    return Usage.of(input_tokens, counts.get("generated", 0), cached=cached, cache_writes=cache_writes)
 
 
 def _decode_block(block: _ConverseBlock) -> ReplyPart | None:

@@ -202,11 +202,11 @@ class _BlockWriter:
         for result in results:
             contents = self._encode_contents(result.contents, blobs)
             if result.is_error and self._marks_errors:
-                moved = [block for block in contents if "text" not in block]
+                media_blocks = [block for block in contents if "text" not in block]
                 contents = [block for block in contents if "text" in block]
-                if moved:
+                if media_blocks:
                     media.append({"text": with_failed_result(result)})
-                    media += moved
+                    media += media_blocks
             blocks.append(self._encode_result(result, contents))
         return blocks + media
 

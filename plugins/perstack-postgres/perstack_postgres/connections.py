@@ -47,7 +47,9 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the operation may succeed soon on another connection."""
     if isinstance(error, TimeoutError | OSError):
         return True
-    if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _PERMANENT_TEXTS):
+    if isinstance(error, psycopg.Error) and not any(
+        permanent_text in str(error) for permanent_text in _PERMANENT_TEXTS
+    ):
         code = error.sqlstate
         return (
             code in _TRANSIENT_STATES or (code or "").startswith("08") or (code is None and _is_connection_error(error))
@@ -57,7 +59,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_busy_server(error: BaseException) -> bool:
     """Return whether a server refused the connection because it is starting, stopping or busy."""
-    return any(words in str(error) for words in _REFUSAL_TEXTS)
+    return any(refusal_text in str(error) for refusal_text in _REFUSAL_TEXTS)
 
 
 def _is_connection_error(error: psycopg.Error) -> bool:

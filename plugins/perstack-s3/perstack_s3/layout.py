@@ -231,9 +231,9 @@ async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
     """Check the layout, and before the first write also the server, unless that was done. Raises StorageError."""
     if objects.is_checked:
         return
-    stored = await objects.get(VERSION)
-    if stored is not None:
-        version = read(Version, stored.data)
+    version_object = await objects.get(VERSION)
+    if version_object is not None:
+        version = read(Version, version_object.data)
         if version is None:
             raise StorageError(f"{objects.place}: {VERSION} cannot be read: was this store made by perstack?")
         if version.version != _VERSION:

@@ -90,19 +90,19 @@ class S3Leases:
 
     async def info(self, job_id: str) -> LeaseInfo | None:
         """Return the current holder; None if the lease is free or expired."""
-        stored = await self._objects.get(self._lease_key(job_id))
-        if stored is None:
+        lease_object = await self._objects.get(self._lease_key(job_id))
+        if lease_object is None:
             return None
-        holder = _parse_state(stored).holder
+        holder = _parse_state(lease_object).holder
         is_held = bool(holder) and not (
-            await self._check_expired(stored, use_cached_clock=True) and await self._check_expired(stored)
+            await self._check_expired(lease_object, use_cached_clock=True) and await self._check_expired(lease_object)
         )
         return LeaseInfo(holder) if is_held else None
 
     async def is_still(self, job_id: str, lease: S3Lease) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
-        stored = await self._objects.get(self._lease_key(job_id))
-        return stored is not None and not lease.is_lost and lease.is_in(_parse_state(stored))
+        lease_object = await self._objects.get(self._lease_key(job_id))
+        return lease_object is not None and not lease.is_lost and lease.is_in(_parse_state(lease_object))
 
     @asynccontextmanager
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[S3Lease]:
@@ -137,17 +137,17 @@ class S3Leases:
         key = self._lease_key(job_id)
         for _ in range(_MAX_ATTEMPTS):
             now = elapsed()
-            stored = await self._objects.get(key)
-            if stored is None:
+            lease_object = await self._objects.get(key)
+            if lease_object is None:
                 lease = S3Lease(1, secrets.token_hex(8), holder, "", now)
                 tag = await self._objects.create(key, lease.bytes())
             else:
-                state = _parse_state(stored)
-                if state.holder and not await self._check_expired(stored):
+                state = _parse_state(lease_object)
+                if state.holder and not await self._check_expired(lease_object):
                     raise already_driven(job_id, state.holder)
                 lease = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 lease.is_fenced = not state.holder and not state.unfenced
-                tag = await self._objects.replace(key, lease.bytes(), stored.tag)
+                tag = await self._objects.replace(key, lease.bytes(), lease_object.tag)
             if tag is not None:
                 lease.tag = tag
                 return lease
@@ -164,9 +164,9 @@ class S3Leases:
                     lease.tag, lease.renewed = tag, now
                     continue
                 # A heartbeat whose answer was lost may have changed the object.
-                stored = await self._objects.get(self._lease_key(job_id), retry_s=0)
-                if stored is not None and lease.is_in(_parse_state(stored)):
-                    lease.tag = stored.tag
+                lease_object = await self._objects.get(self._lease_key(job_id), retry_s=0)
+                if lease_object is not None and lease.is_in(_parse_state(lease_object)):
+                    lease.tag = lease_object.tag
                 else:
                     lease.is_lost = True
 
@@ -179,13 +179,13 @@ class S3Leases:
             ):
                 return
             # A cancelled heartbeat may still have changed the object.
-            stored = await self._objects.get(key, retry_s=_RELEASE_TIMEOUT_S)
-            if stored is not None and lease.is_in(_parse_state(stored)):
-                await self._objects.replace(key, lease.bytes(""), stored.tag, retry_s=_RELEASE_TIMEOUT_S)
+            lease_object = await self._objects.get(key, retry_s=_RELEASE_TIMEOUT_S)
+            if lease_object is not None and lease.is_in(_parse_state(lease_object)):
+                await self._objects.replace(key, lease.bytes(""), lease_object.tag, retry_s=_RELEASE_TIMEOUT_S)
 
-    async def _check_expired(self, stored: ReadObject, *, use_cached_clock: bool = False) -> bool:
+    async def _check_expired(self, lease_object: ReadObject, *, use_cached_clock: bool = False) -> bool:
         """Return whether a lease has expired, after asking the server for its time."""
-        return await self._server_time(use_cached=use_cached_clock) - _to_seconds(stored.written) >= EXPIRY_S
+        return await self._server_time(use_cached=use_cached_clock) - _to_seconds(lease_object.written) >= EXPIRY_S
 
     async def _server_time(self, *, use_cached: bool) -> float:
         """Return the server's time in seconds since 1970: the modification time of an object written just now."""
@@ -213,5 +213,7 @@ def _to_seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _parse_state(stored: ReadObject) -> LeaseState:
-    return read(LeaseState, stored.data) or LeaseState(holder="a process whose lease cannot be read", fence=0, nonce="")
+def _parse_state(lease_object: ReadObject) -> LeaseState:
+    return read(LeaseState, lease_object.data) or LeaseState(
+        holder="a process whose lease cannot be read", fence=0, nonce=""
+    )

@@ -43,10 +43,10 @@ class ObjectCache:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._cache.get(name, ("", b""))[0] != tag]
         objects = await gather_limited(self._objects.get(prefix + name) for name in stale)
-        for name, stored in zip(stale, objects, strict=True):
+        for name, read_object in zip(stale, objects, strict=True):
             self._cache.pop(name, None)
-            if stored is not None:
-                self._cache[name] = (stored.tag, stored.data)
+            if read_object is not None:
+                self._cache[name] = (read_object.tag, read_object.data)
         if len(stale) > _MIN_REQUESTS_FOR_INDEX:
             await self._write_index(tags)
         return {name: self._cache[name][1] for name in tags if name in self._cache}
@@ -134,13 +134,13 @@ class WriteOrder:
             return [(write_time_ns(entry.written), name) for name, entry in latest.items()]
         unread = [name for name, entry in latest.items() if self._write_times.get(name, ("", 0))[0] != entry.tag]
         objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
-        for name, stored in zip(unread, objects, strict=True):
+        for name, read_object in zip(unread, objects, strict=True):
             time_ns = (
                 0
-                if stored is None
-                else split_stamp(stored.data)[0]
+                if read_object is None
+                else split_stamp(read_object.data)[0]
                 if name in summaries
-                else _creation_time(stored.data)
+                else _creation_time(read_object.data)
             )
             self._write_times[name] = (latest[name].tag, time_ns)
         return [(write_time_ns(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]

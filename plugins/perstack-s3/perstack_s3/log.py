@@ -188,8 +188,8 @@ class S3Log:
             await self._replace_object(self._append_key(number), _replace_record(single.data, index, record), single)
         self._recent.clear()
 
-    async def _replace_object(self, key: str, data: bytes, stored: ReadObject) -> None:
-        if await self._objects.replace(key, data, stored.tag) is None:
+    async def _replace_object(self, key: str, data: bytes, log_object: ReadObject) -> None:
+        if await self._objects.replace(key, data, log_object.tag) is None:
             raise Conflict(f"{self.place}: {key} has changed in the meantime: try again")
 
     async def _check_length(self, expected_seq: int) -> None:
@@ -201,8 +201,8 @@ class S3Log:
     async def _read_body(self, number: int) -> bytes | None:
         if number in self._recent:
             return self._recent[number]
-        stored = await self._objects.get(self._append_key(number))
-        return None if stored is None else stored.data
+        log_object = await self._objects.get(self._append_key(number))
+        return None if log_object is None else log_object.data
 
     async def _read_appends(self, number: int) -> AsyncIterator[tuple[int, Append]]:
         """Yield the appends from `number` on. Prefetches as many as exist, up to _MAX_PREFETCH at a time."""
@@ -212,9 +212,9 @@ class S3Log:
             if merged is None:
                 end = min(number + prefetch_count, (number // GROUP_SIZE + 1) * GROUP_SIZE)
                 objects = await gather_limited(self._objects.get(self._append_key(n)) for n in range(number, end))
-                present = list(takewhile(lambda stored: stored is not None, objects))
-                for stored in present:
-                    yield number, self._read_append(number, stored.data if stored is not None else b"")
+                present = list(takewhile(lambda log_object: log_object is not None, objects))
+                for log_object in present:
+                    yield number, self._read_append(number, log_object.data if log_object is not None else b"")
                     number += 1
                 if len(present) == len(objects):
                     prefetch_count = min(prefetch_count * 2, _MAX_PREFETCH)
@@ -239,8 +239,8 @@ class S3Log:
                 self._objects.get(self._append_key(number)) for number in range(first, first + GROUP_SIZE)
             )
             if objects[0] is not None:
-                present = takewhile(lambda stored: stored is not None, objects)
-                return [stored.data for stored in present if stored is not None]
+                present = takewhile(lambda log_object: log_object is not None, objects)
+                return [log_object.data for log_object in present if log_object is not None]
             merged = await self._objects.get(self._merged_key(block))
         return [] if merged is None else self._read_merged(first, merged.data)
 

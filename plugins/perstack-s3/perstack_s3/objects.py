@@ -289,6 +289,6 @@ class Objects:
                 len(data),
             )
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            stored = await self.get(key, retry_s=retry_s)
-            return stored.tag if stored is not None and stored.data == data else None
+            existing = await self.get(key, retry_s=retry_s)
+            return existing.tag if existing is not None and existing.data == data else None
         return answer["e_tag"] or ""

@@ -154,8 +154,8 @@ class S3Storage(Storage):
     @override
     async def summary(self, job_id: str) -> bytes | None:
         key = self._layout.of_job("summaries", job_id)
-        stored, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
-        return None if stored is None or not is_there else split_stamp(stored.data)[1]
+        summary_object, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
+        return None if summary_object is None or not is_there else split_stamp(summary_object.data)[1]
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
@@ -171,19 +171,19 @@ class S3Storage(Storage):
         await self._require_kept_lease(job_id)
         key, nonce = self._layout.of_job("entries", job_id), secrets.token_hex(8)
         for _ in range(_MAX_ATTEMPTS):
-            stored = await self._objects.get(key)
-            header = None if stored is None else read_entry(stored.data)[0]
+            entry_object = await self._objects.get(key)
+            header = None if entry_object is None else read_entry(entry_object.data)[0]
             incarnation = self._last_incarnations.get(job_id, "")
             if header is None or header.of != incarnation:
                 incarnation = await self._require_incarnation(job_id)
             if header is not None and header.of == incarnation and header.seq > seq:
                 return
             data = entry_bytes(EntryHeader(of=incarnation, seq=seq, nonce=nonce), entry)
-            if stored is None:
-                written = await self._objects.create(key, data)
+            if entry_object is None:
+                new_tag = await self._objects.create(key, data)
             else:
-                written = await self._objects.replace(key, data, stored.tag)
-            if written is not None:
+                new_tag = await self._objects.replace(key, data, entry_object.tag)
+            if new_tag is not None:
                 return
         raise StorageError(f"{self.location}: the entry of Job {job_id} is being written by other processes: try again")
 
@@ -194,10 +194,10 @@ class S3Storage(Storage):
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        stored = await self._objects.get(self._layout.of_job("entries", job_id))
-        if stored is None:
+        entry_object = await self._objects.get(self._layout.of_job("entries", job_id))
+        if entry_object is None:
             return None
-        header, entry = read_entry(stored.data)
+        header, entry = read_entry(entry_object.data)
         incarnation = await self._read_incarnation(job_id)
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
@@ -219,8 +219,10 @@ class S3Storage(Storage):
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
         check_id(sha256, "blob")
-        stored = await self._objects.get(self._layout.blob(job_id, await self._require_incarnation(job_id), sha256))
-        return checked_blob(None if stored is None else stored.data, job_id, sha256, self.location, "it")
+        blob_object = await self._objects.get(
+            self._layout.blob(job_id, await self._require_incarnation(job_id), sha256)
+        )
+        return checked_blob(None if blob_object is None else blob_object.data, job_id, sha256, self.location, "it")
 
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
@@ -260,10 +262,10 @@ class S3Storage(Storage):
         """Hold a Job's lease, which is free 11 seconds after its holder died."""
         await self._check_for_writing()
         await self._require_incarnation(job_id)
-        async with self._leases.hold(job_id, holder) as held:
+        async with self._leases.hold(job_id, holder) as held_lease:
             incarnation = await self._require_incarnation(job_id)
-            if not held.is_fenced:
-                await shield_until_done(self._fence_logs(job_id, incarnation, held))
+            if not held_lease.is_fenced:
+                await shield_until_done(self._fence_logs(job_id, incarnation, held_lease))
             yield
 
     @override
@@ -299,10 +301,10 @@ class S3Storage(Storage):
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
     async def _require_kept_lease(self, job_id: str) -> S3Lease | None:
-        held = self._leases.held_lease(job_id)
-        if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
+        held_lease = self._leases.held_lease(job_id)
+        if held_lease is not None and not held_lease.is_sure and not await self._leases.is_still(job_id, held_lease):
             raise Conflict(f"Job {job_id}: the lease was lost: another process may be driving it")
-        return held
+        return held_lease
 
     async def _fence_logs(self, job_id: str, incarnation: str, lease: S3Lease) -> None:
         """Occupy the next append's number in every log, so that a silent former holder cannot append any more."""
@@ -315,18 +317,18 @@ class S3Storage(Storage):
 
     async def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Append to the Job's current incarnation, which another process may have replaced meanwhile."""
-        held = await self._require_kept_lease(ref.job_id)
+        held_lease = await self._require_kept_lease(ref.job_id)
         # Without a lease the marker is checked after the append, since only that check is reliable.
         incarnation = (
-            self._last_incarnations.get(ref.job_id) if held is None else None
+            self._last_incarnations.get(ref.job_id) if held_lease is None else None
         ) or await self._require_incarnation(ref.job_id)
         try:
-            await self._append_to(incarnation, ref, expected_seq, records, held)
+            await self._append_to(incarnation, ref, expected_seq, records, held_lease)
         except (Conflict, NotFound):
-            if held is not None or await self._read_marker(ref.job_id) in (None, incarnation):
+            if held_lease is not None or await self._read_marker(ref.job_id) in (None, incarnation):
                 raise
             # The Job has been created again under its id since this process looked.
-            await self._append_to(await self._require_incarnation(ref.job_id), ref, expected_seq, records, held)
+            await self._append_to(await self._require_incarnation(ref.job_id), ref, expected_seq, records, held_lease)
 
     async def _append_to(
         self, incarnation: str, ref: RunRef, expected_seq: int, records: Sequence[bytes], lease: S3Lease | None
@@ -363,19 +365,19 @@ class S3Storage(Storage):
                 return
             runs = names if run_id is None else (*names, run_id)
             data = RunList(runs=runs, nonce=secrets.token_hex(8)).to_bytes()
-            written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
-            if written is not None:
+            new_tag = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
+            if new_tag is not None:
                 return
         raise StorageError(f"{self.location}: too many processes begin a Run of Job {job_id} at once: try again")
 
     async def _read_run_list(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
-        stored = await self._objects.get(self._layout.runs(job_id, incarnation))
-        if stored is None:
+        list_object = await self._objects.get(self._layout.runs(job_id, incarnation))
+        if list_object is None:
             return (), None
-        run_list = read(RunList, stored.data)
+        run_list = read(RunList, list_object.data)
         if run_list is None:
             raise StorageError(f"{self.location}: the list of Runs of Job {job_id} is damaged: restore it")
-        return run_list.runs, stored.tag
+        return run_list.runs, list_object.tag
 
     async def _has_record(self, ref: RunRef, head: Head) -> bool:
         records = await self.read(ref, head.seq - 1, 1)
@@ -389,22 +391,22 @@ class S3Storage(Storage):
 
     async def _read_incarnation(self, job_id: str) -> str | None:
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
-        held = self._leases.held_lease(check_job_id(job_id))
+        held_lease = self._leases.held_lease(check_job_id(job_id))
         cached = self._incarnations.get(job_id)
-        if held is not None and cached is not None and cached[0] == held.nonce and held.is_sure:
+        if held_lease is not None and cached is not None and cached[0] == held_lease.nonce and held_lease.is_sure:
             return cached[1]
         incarnation = await self._read_marker(job_id)
-        if held is not None and incarnation is not None:
-            self._incarnations[job_id] = (held.nonce, incarnation)
+        if held_lease is not None and incarnation is not None:
+            self._incarnations[job_id] = (held_lease.nonce, incarnation)
         return incarnation
 
     async def _read_marker(self, job_id: str) -> str | None:
         await self._check_version()
-        stored = await self._objects.get(self._layout.of_job("markers", job_id))
-        if stored is None:
+        marker_object = await self._objects.get(self._layout.of_job("markers", job_id))
+        if marker_object is None:
             self._last_incarnations.pop(job_id, None)
             return None
-        marker = read(Marker, stored.data)
+        marker = read(Marker, marker_object.data)
         if marker is None:
             raise StorageError(f"{self.location}: the marker of Job {job_id} is damaged: restore it")
         self._last_incarnations[job_id] = marker.incarnation

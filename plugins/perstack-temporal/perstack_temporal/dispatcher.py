@@ -100,10 +100,10 @@ class TemporalDispatcher(Dispatcher):
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
-        stored = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
-        if stored is None:
+        stored_order = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
+        if stored_order is None:
             return None
-        order = order_of(stored)
+        order = order_of(stored_order)
         if order is None:
             raise DispatcherError(
                 f"{self.location}: the order of Job {job_id} cannot be read: end its workflow, or upgrade"
