@@ -96,7 +96,7 @@ def log_of(folder: Path) -> Path:
     return next(folder.glob("perstack/jobs/*/runs/*-1/events.jsonl"))
 
 
-def floor(log: Path, steps: int) -> float:
+def measure_floor(log: Path, steps: int) -> float:
     """Return the milliseconds per step for writing the same bytes, a step at a time, each synced, and nothing else."""
     data = log.read_bytes()
     size = len(data) // steps
@@ -140,7 +140,7 @@ def print_step_table(numbers: list[int]) -> None:
         times = step_times(log)
         step_ms = (times[-1] - times[0]) / max(len(times) - 1, 1)
         print(
-            f"| {steps} | {step_ms:.2f} | {floor(log, steps):.2f} | {slowdown(times):.2f}"
+            f"| {steps} | {step_ms:.2f} | {measure_floor(log, steps):.2f} | {slowdown(times):.2f}"
             f" | {disk_bytes(folder) / steps:.0f} | {len(figures.stdout) / steps:.0f} | {figures.rss_mb:.0f} |"
         )
 
@@ -159,7 +159,7 @@ def print_start() -> None:
     print(f"\nfirst event after {first:.3f} s, {cpu:.2f} s of it CPU; floor, bare Python: {python:.3f} s")
 
 
-def message(method: str, request_id: int, **params: object) -> bytes:
+def encode_request(method: str, request_id: int, **params: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode() + b"\n"
 
 
@@ -168,11 +168,11 @@ def time_mcp_answers(folder: Path) -> tuple[float, float]:
     opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     began = time.perf_counter()
     process = subprocess.Popen([PERSTACK, "mcp"], cwd=folder, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process.stdin.write(message("initialize", 1, **opening))
+    process.stdin.write(encode_request("initialize", 1, **opening))
     process.stdin.flush()
     process.stdout.readline()
     first = time.perf_counter() - began
-    process.stdin.write(message("tools/list", 2))
+    process.stdin.write(encode_request("tools/list", 2))
     process.stdin.flush()
     process.stdout.readline()
     second = time.perf_counter() - began

@@ -91,7 +91,7 @@ async def open_host(folder: Path) -> AsyncGenerator[Host]:
         yield host
 
 
-async def count_step_frames(folder: Path, few: int = 20, many: int = 120) -> float:
+async def count_step_frames(folder: Path, few_steps: int = 20, many_steps: int = 120) -> float:
     """Return the number of Python frames that one more step enters: the difference between two Runs."""
     kit = Toolkit("kit")
 
@@ -127,8 +127,8 @@ async def count_step_frames(folder: Path, few: int = 20, many: int = 120) -> flo
                 sys.setprofile(None)
         return count
 
-    await frames(few)
-    return (await frames(many) - await frames(few)) / (many - few)
+    await frames(few_steps)
+    return (await frames(many_steps) - await frames(few_steps)) / (many_steps - few_steps)
 
 
 async def main(most_called: int) -> None:

@@ -27,7 +27,7 @@ def open_dispatcher(server: PostgresServer, schema: str) -> Dispatcher:
     return load_plugins().open_dispatcher(server.address(schema))
 
 
-def spread(milliseconds: list[float]) -> str:
+def format_percentiles(milliseconds: list[float]) -> str:
     ordered = sorted(milliseconds)
     return f"{statistics.median(ordered):.1f} | {ordered[len(ordered) * 95 // 100]:.1f} | {ordered[-1]:.1f}"
 
@@ -101,12 +101,12 @@ async def measure_rates(server: PostgresServer, orders: int, waiting: int) -> tu
             assert claim is not None
             await seat.release(claim)
 
-    async with first.seat("a") as a, second.seat("b") as b:
+    async with first.seat("a") as first_seat, second.seat("b") as second_seat:
         began = time.perf_counter()
-        await serve(a, orders // 2)
+        await serve(first_seat, orders // 2)
         single_rate = orders // 2 / (time.perf_counter() - began)
         began = time.perf_counter()
-        await asyncio.gather(*(serve(seat, orders // 8) for seat in (a, b, a, b)))
+        await asyncio.gather(*(serve(seat, orders // 8) for seat in (first_seat, second_seat, first_seat, second_seat)))
         parallel_rate = orders // 8 * 4 / (time.perf_counter() - began)
     await first.close()
     await second.close()
@@ -122,8 +122,8 @@ def main() -> None:
     server = PostgresServer(settings={"fsync": "on", "autovacuum": "on"}).start()
     try:
         print("| ms | median | 95 of 100 | worst |\n| --- | --- | --- | --- |")
-        print(f"| a notice and one row | {spread(asyncio.run(measure_floor(server, args.rounds)))} |")
-        print(f"| pickup | {spread(asyncio.run(measure_pickups(server, args.rounds)))} |\n")
+        print(f"| a notice and one row | {format_percentiles(asyncio.run(measure_floor(server, args.rounds)))} |")
+        print(f"| pickup | {format_percentiles(asyncio.run(measure_pickups(server, args.rounds)))} |\n")
         print("| orders that wait | submitted/s | claimed and released/s, one at a time | four at a time |")
         print("| --- | --- | --- | --- |")
         for waiting in args.waiting:

@@ -47,7 +47,7 @@ class Endpoint:
         self.times.append(time.perf_counter())
         self.busy.append(time.process_time())
         if request.step % 250 == 0:
-            self.memory.append(resident())
+            self.memory.append(resident_mb())
         messages = list(request.messages)
         sizes = {id(message): self._sizes.get(id(message)) or len(message.to_json()) // 4 for message in messages}
         shared = 0
@@ -73,12 +73,12 @@ class Model(ScriptedProvider):
         return await super().generate(request, on_delta)  # type: ignore[arg-type]
 
 
-def resident() -> float:
+def resident_mb() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def measure(steps: int, window: int, compaction: str, storage: str) -> str:
+async def measure_row(steps: int, window: int, compaction: str, storage: str) -> str:
     folder = Path(tempfile.mkdtemp(prefix="perstack-long-"))
     for number in range(7):
         (folder / f"f{number}.txt").write_text(RESULT)
@@ -123,7 +123,7 @@ def main() -> None:
     )
     print(f"| {' | '.join(['---'] * 11)} |")
     for window in options.window or [8_000, 32_000]:
-        print(asyncio.run(measure(options.steps, window, options.compaction, options.storage)), flush=True)
+        print(asyncio.run(measure_row(options.steps, window, options.compaction, options.storage)), flush=True)
 
 
 if __name__ == "__main__":

@@ -77,12 +77,12 @@ async def write_job(folder: Path, job_id: str, events: int) -> None:
     payloads = [json.loads(open_line(line).payload) for line in log.lines]
     end = next(at for at, event in enumerate(payloads) if event["type"] == "finishStep")
     first = next(at for at, event in enumerate(payloads) if event["type"] == "startGeneration")
-    step, last, written = payloads[first : end + 1], payloads[end + 1 :], payloads[:first]
+    step, last, new_events = payloads[first : end + 1], payloads[end + 1 :], payloads[:first]
     steps = max(1, (events - first - len(last)) // len(step))
     for number in range(1, steps + 1):
-        written += [moved(event, number, len(written) + at) for at, event in enumerate(step, 1)]
-    written += [moved(event, steps + 1, len(written) + at) for at, event in enumerate(last, 1)]
-    lines, head = sealed_by_step(written)
+        new_events += [move_event(event, number, len(new_events) + at) for at, event in enumerate(step, 1)]
+    new_events += [move_event(event, steps + 1, len(new_events) + at) for at, event in enumerate(last, 1)]
+    lines, head = sealed_by_step(new_events)
     job = next(folder.rglob(f"jobs/{job_id}"))  # noqa: ASYNC240 - nothing else runs in this loop
     for path in job.rglob("checkpoints/*.json"):
         path.unlink()
@@ -92,17 +92,17 @@ async def write_job(folder: Path, job_id: str, events: int) -> None:
     (job / "job.json").write_text(json.dumps(summary, separators=(",", ":")))
 
 
-def sealed_by_step(written: list[dict[str, object]]) -> tuple[list[bytes], Head]:
+def sealed_by_step(new_events: list[dict[str, object]]) -> tuple[list[bytes], Head]:
     """Return the lines of a log that each step was appended to by itself, as a host does, and its head."""
     lines, head = list[bytes](), EMPTY_LOG
-    for _, step in groupby(written, lambda event: event["stepNumber"]):
+    for _, step in groupby(new_events, lambda event: event["stepNumber"]):
         payloads = [json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() for event in step]
         added, head = seal(head, payloads)
         lines += added
     return lines, head
 
 
-def moved(event: dict[str, object], step: int, seq: int) -> dict[str, object]:
+def move_event(event: dict[str, object], step: int, seq: int) -> dict[str, object]:
     """Return the event at another place of its log."""
     event_id = f"{event['runId']}-{seq}"
     changed = {**event, "id": event_id, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + step * 1000}
@@ -141,7 +141,7 @@ def serving(folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str],
         process.wait()
 
 
-def milliseconds(client: httpx.Client, path: str) -> float:
+def time_request(client: httpx.Client, path: str) -> float:
     began = time.perf_counter()
     response = client.get(path, follow_redirects=True)
     assert response.status_code == 200, response.text
@@ -154,14 +154,14 @@ def bench_long(folder: Path, browser: str) -> None:
         asyncio.run(write_job(folder, job, events))
         for path in (f"/jobs/{job}", f"/jobs/{job}/conversation"):
             with serving(folder) as (client, _, url):
-                print(f"{events:7,} events  {path:32} {milliseconds(client, path):6.0f} ms, the first after a start")
+                print(f"{events:7,} events  {path:32} {time_request(client, path):6.0f} ms, the first after a start")
         with serving(folder) as (client, process, url):
             run = re.search(rf"/jobs/{job}/runs/([^/?\"]+)", client.get(f"/jobs/{job}/conversation").text)
             assert run is not None
             jump = f"/jobs/{job}/runs/{run[1]}?step={events // 10}"
-            print(f"{events:7,} events  first jump to step {events // 10:,}: {milliseconds(client, jump):6.0f} ms")
+            print(f"{events:7,} events  first jump to step {events // 10:,}: {time_request(client, jump):6.0f} ms")
             other = jump.replace(str(events // 10), str(events // 9))
-            print(f"{events:7,} events  next jump, to step {events // 9:,}: {milliseconds(client, other):6.0f} ms")
+            print(f"{events:7,} events  next jump, to step {events // 9:,}: {time_request(client, other):6.0f} ms")
             in_browser(browser, client, url, [f"/jobs/{job}", f"/jobs/{job}/conversation", jump])
             print(f"{events:7,} events  memory of the studio: {anonymous_mb(process.pid):.0f} MB")
 
@@ -176,7 +176,9 @@ def in_browser(browser: str, client: httpx.Client, url: str, paths: list[str]) -
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         context = chromium.new_context()
-        context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in client.cookies.jar])
+        context.add_cookies(
+            [{"name": cookie.name, "value": cookie.value or "", "url": url} for cookie in client.cookies.jar]
+        )
         page = context.new_page()
         for path in paths:
             page.goto(url + path, wait_until="load")
@@ -211,9 +213,9 @@ def bench_many(folder: Path) -> None:
             "one Job, first": "/jobs/first",
             "one Job, again": "/jobs/first",
         }.items():
-            print(f"10,000 Jobs  {name:24} {milliseconds(client, path):6.0f} ms")
+            print(f"10,000 Jobs  {name:24} {time_request(client, path):6.0f} ms")
         client.get("/jobs/first")
-        times = sorted(milliseconds(client, "/jobs/first") for _ in range(200))
+        times = sorted(time_request(client, "/jobs/first") for _ in range(200))
         print(f"10,000 Jobs  200 pages of a Job: median {times[100]:.1f} ms, 99 % below {times[197]:.1f} ms")
 
 

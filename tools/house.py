@@ -100,13 +100,13 @@ def comments(text: str) -> Iterator[str]:
 
 def imports_of(source: Source, modules: set[str]) -> set[str]:
     """Return the modules of the project that a file imports when it is itself imported."""
-    imported: set[str] = set()
+    imported_names: set[str] = set()
     for node in _at_import(source.tree.body):
         if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
+            imported_names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imported |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return imported & modules
+            imported_names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return imported_names & modules
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -126,7 +126,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def cycles(graph: dict[str, set[str]]) -> int:
+def count_cycles(graph: dict[str, set[str]]) -> int:
     """Return the number of groups of modules that import each other."""
     visited: set[str] = set()
     order: list[str] = []
@@ -172,11 +172,11 @@ FEATURES = (
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 
 
-def room_figures(parsed: list[Source], graph: dict[str, set[str]]) -> dict[str, float]:
+def layer_figures(parsed: list[Source], graph: dict[str, set[str]]) -> dict[str, float]:
     """Return the lines of kernel, features, doors and plugins, and how far the kernel is from the features."""
     host = ROOT / "host" / "perstack"
 
-    def within(*folders: str) -> list[Source]:
+    def sources_in(*folders: str) -> list[Source]:
         paths = [host / folder for folder in folders]
         return [source for source in parsed if any(source.path.with_suffix("").is_relative_to(path) for path in paths)]
 
@@ -188,13 +188,15 @@ def room_figures(parsed: list[Source], graph: dict[str, set[str]]) -> dict[str, 
             open_modules += graph.get(module, ())
     sizes = {module_name(source.path): source.lines for source in parsed}
     return {
-        "lines_of_kernel": sum(source.lines for source in within(*KERNEL)),
-        "lines_to_change_the_loop": sum(source.lines for source in within(*LOOP)),
+        "lines_of_kernel": sum(source.lines for source in sources_in(*KERNEL)),
+        "lines_to_change_the_loop": sum(source.lines for source in sources_in(*LOOP)),
         "lines_reached_by_the_loop": sum(sizes.get(module, 0) for module in reached),
-        "lines_of_features": sum(source.lines for source in within(*FEATURES)),
-        "lines_of_doors": sum(source.lines for source in within("doors")),
+        "lines_of_features": sum(source.lines for source in sources_in(*FEATURES)),
+        "lines_of_doors": sum(source.lines for source in sources_in("doors")),
         "lines_of_plugins": sum(source.lines for source in parsed if source.path.is_relative_to(ROOT / "plugins")),
-        "kernel_files_that_name_a_feature": sum(_FEATURE.search(source.text) is not None for source in within(*KERNEL)),
+        "kernel_files_that_name_a_feature": sum(
+            _FEATURE.search(source.text) is not None for source in sources_in(*KERNEL)
+        ),
     }
 
 
@@ -220,13 +222,13 @@ def figures() -> dict[str, float]:
         "median_lines": statistics.median(sizes),
         "percent_under_50_lines": round(100 * sum(size < 50 for size in sizes) / len(sizes), 1),
         "lines": sum(source.lines for source in parsed),
-        **room_figures(parsed, graph),
+        **layer_figures(parsed, graph),
         "docstring_lines": sum(text.count("\n") + 1 for text in texts),
         "files_in_biggest_folder": max(folders.values()),
         "packages_with_one_file": sum(count == 1 for count in folders.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
         "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(name) is not None for name in function_names),
-        "import_cycles": cycles(graph),
+        "import_cycles": count_cycles(graph),
         **{name: len(check()) for name, check in CHECKS.items()},
         "percent_docstrings_without_head": _percent(_NO_HEAD.match(text.strip()) for text in texts),
         "percent_idioms": _percent(_IDIOMS.search(text) for text in prose),

@@ -43,7 +43,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def place(path: Path, line: int) -> str:
+def location(path: Path, line: int) -> str:
     """Return `path:line`, relative to the checkout."""
     return f"{path.relative_to(ROOT)}:{line}"
 
@@ -125,9 +125,9 @@ def glossary_violations() -> list[str]:
         for line, name, named in annotated_names(parsed(path), models):
             word, bare = words.get(named), name.lstrip("_")
             if word is not None and bare != word and not bare.endswith(f"_{word}"):
-                found.append(f"{place(path, line)}: {name}: {named} is not called {word}")
+                found.append(f"{location(path, line)}: {name}: {named} is not called {word}")
             elif word is None and bare in types and named in classes and not (bare == "event" and named in events):
-                found.append(f"{place(path, line)}: {name}: {named}, but {bare} means {types[bare]}")
+                found.append(f"{location(path, line)}: {name}: {named}, but {bare} means {types[bare]}")
     return found
 
 
@@ -167,7 +167,7 @@ def actions_of(function: Function) -> Iterator[str]:
 def acting_predicates() -> list[str]:
     """Return each predicate that does more than read."""
     return [
-        f"{place(path, node.lineno)}: {node.name} {action}"
+        f"{location(path, node.lineno)}: {node.name} {action}"
         for path in production_files()
         for node in ast.walk(parsed(path))
         if isinstance(node, Function) and _PREDICATE.fullmatch(node.name)
@@ -216,7 +216,7 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def identifiers_of(tree: ast.Module) -> set[str]:
     """Return the identifiers that the code of a file uses, and the words of its strings."""
-    found: set[str] = set()
+    identifiers: set[str] = set()
     texts = {
         id(statement.value)
         for node in ast.walk(tree)
@@ -226,45 +226,45 @@ def identifiers_of(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Name():
-                found.add(node.id)
+                identifiers.add(node.id)
             case ast.Attribute():
-                found.add(node.attr)
+                identifiers.add(node.attr)
             case ast.arg() | ast.keyword():
-                found.add(node.arg or "")
+                identifiers.add(node.arg or "")
             case ast.alias():
-                found.update(node.name.split("."), (node.asname or "",))
+                identifiers.update(node.name.split("."), (node.asname or "",))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
+                identifiers.add(node.name)
             case ast.Constant(value=str() as text) if id(node) not in texts:
-                found.update(re.findall(r"[A-Za-z_][\w-]*", text))
+                identifiers.update(re.findall(r"[A-Za-z_][\w-]*", text))
             case _:
                 pass
-    return found | {_camel(name) for name in found}
+    return identifiers | {_camel(name) for name in identifiers}
 
 
 def definitions_of(path: Path) -> set[str]:
     """Return what a file defines: itself, its classes, functions, fields, constants, imports and one-word strings."""
     tree = parsed(path)
-    found = {path.stem, path.name, *path.relative_to(ROOT).parts}
+    definitions = {path.stem, path.name, *path.relative_to(ROOT).parts}
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
+                definitions.add(node.name)
             case ast.AnnAssign(target=ast.Name(id=name)):
-                found.add(name)
+                definitions.add(name)
             case ast.Attribute(attr=name, ctx=ast.Store()):
-                found.add(name)
+                definitions.add(name)
             case ast.Import() | ast.ImportFrom():
-                found.update(part for alias in node.names for part in alias.name.split("."))
-                found.update((getattr(node, "module", None) or "").split("."))
+                definitions.update(part for alias in node.names for part in alias.name.split("."))
+                definitions.update((getattr(node, "module", None) or "").split("."))
             case ast.Constant(value=str() as text) if re.fullmatch(r"[A-Za-z_]\w*", text):
-                found.add(text)
+                definitions.add(text)
             case _:
                 pass
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
-            found.update(target.id for target in statement.targets if isinstance(target, ast.Name))
-    return found | {_camel(name) for name in found} | {name[:1].lower() + name[1:] for name in found}
+            definitions.update(target.id for target in statement.targets if isinstance(target, ast.Name))
+    return definitions | {_camel(name) for name in definitions} | {name[:1].lower() + name[1:] for name in definitions}
 
 
 def _camel(name: str) -> str:
@@ -273,27 +273,27 @@ def _camel(name: str) -> str:
 
 def is_path_to_nothing(name: str) -> bool:
     """Return True for a dotted name that begins with a package of the host and leads to no module or name in it."""
-    place = ROOT / "host" / "perstack"
+    path = ROOT / "host" / "perstack"
     parts = name.removesuffix("()").removeprefix("perstack.").split(".")
-    if not (place / parts[0] / "__init__.py").exists():
+    if not (path / parts[0] / "__init__.py").exists():
         return False
-    while parts and (place / parts[0]).is_dir():
-        place /= parts.pop(0)
-    if parts and (place / f"{parts[0]}.py").exists():
-        place /= f"{parts.pop(0)}.py"
+    while parts and (path / parts[0]).is_dir():
+        path /= parts.pop(0)
+    if parts and (path / f"{parts[0]}.py").exists():
+        path /= f"{parts.pop(0)}.py"
     else:
-        place /= "__init__.py"
-    return any(re.search(rf"\b{part}\b", place.read_text()) is None for part in parts)
+        path /= "__init__.py"
+    return any(re.search(rf"\b{part}\b", path.read_text()) is None for part in parts)
 
 
 def stale_names() -> list[str]:
     """Return each name in backticks, and each `Raises X`, that exists nowhere, or not where its path leads."""
-    known = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names, *FOREIGN}
+    defined_names = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names, *FOREIGN}
     for path in production_files():
-        known |= definitions_of(path)
-    found: list[str] = []
+        defined_names |= definitions_of(path)
+    findings: list[str] = []
     for path in production_files():
-        own = known | identifiers_of(parsed(path))
+        visible_names = defined_names | identifiers_of(parsed(path))
         for line, text in texts_of(path):
             named = re.findall(r"`([^`\n]+)`", text)
             raised = re.findall(r"\bRaises? ([A-Z]\w+)(?:, ([A-Z]\w+))*(?: (?:and|or) ([A-Z]\w+))?", text)
@@ -301,29 +301,33 @@ def stale_names() -> list[str]:
             names += [name for group in raised for name in group if name]
             for name in dict.fromkeys(names):
                 parts = name.removesuffix("()").split(".")
-                is_unknown = name not in own and any(part not in own for part in parts) and not is_importable(name)
+                is_unknown = (
+                    name not in visible_names
+                    and any(part not in visible_names for part in parts)
+                    and not is_importable(name)
+                )
                 if is_unknown or is_path_to_nothing(name):
-                    found.append(f"{place(path, line)}: {name}")
-    return found
+                    findings.append(f"{location(path, line)}: {name}")
+    return findings
 
 
 def stale_page_names() -> list[str]:
     """Return each module path and class in backticks on a page of docs that exists nowhere."""
-    known = {*dir(builtins), *FOREIGN}
+    defined_names = {*dir(builtins), *FOREIGN}
     for path in production_files():
-        known |= definitions_of(path)
-    found: list[str] = []
+        defined_names |= definitions_of(path)
+    findings: list[str] = []
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for number, text in enumerate(page.read_text().splitlines(), 1):
             for name in re.findall(r"`([^`\n]+)`", text):
                 bare = name.removesuffix("()")
                 if re.fullmatch(r"perstack(_\w+)?(\.\w+)+", bare) and not bare.endswith((".toml", ".py")):
-                    is_stale = any(part not in known for part in bare.split("."))
+                    is_stale = any(part not in defined_names for part in bare.split("."))
                 else:
-                    is_stale = re.fullmatch(r"([A-Z][a-z]+){2,}", bare) is not None and bare not in known
+                    is_stale = re.fullmatch(r"([A-Z][a-z]+){2,}", bare) is not None and bare not in defined_names
                 if is_stale:
-                    found.append(f"{page.relative_to(ROOT)}:{number}: {name}")
-    return found
+                    findings.append(f"{page.relative_to(ROOT)}:{number}: {name}")
+    return findings
 
 
 CHECKS = {

@@ -83,7 +83,7 @@ from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
-VENDOR = "anthropic"  # key of this vendor's opaque parts, which no other vendor is sent
+VENDOR = "anthropic"  # key of opaque parts that only this vendor may receive
 
 DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
 
@@ -128,11 +128,13 @@ def encode(
         request, VENDOR, (settings, opening), lambda: {**opening, **_request_fields(request, settings)}, REQUIRED
     )
     continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    finish_blocks = _unchanged if "cache_control" in names_in(request.adaptations, "field") else _add_cache_mark
+    finish_blocks = (
+        _without_cache_mark if "cache_control" in names_in(request.adaptations, "field") else _add_cache_mark
+    )
     return request_body(head, (*turns.parts(finish_blocks), *continuation))
 
 
-def _unchanged(blocks: list[bytes]) -> list[bytes]:
+def _without_cache_mark(blocks: list[bytes]) -> list[bytes]:
     return blocks
 
 
@@ -141,7 +143,7 @@ def turns_of(request: GenerationRequest) -> TurnEncoder:
     names, tools = offered_names(request), tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message_blocks(message, blobs, tools, names)
+        return _encode_message(message, blobs, tools, names)
 
     return message_encoder(request, (VENDOR, names, tools.key), TurnEncoder, lambda: write)
 
@@ -165,6 +167,7 @@ def complete_generation(generation: Generation, request: GenerationRequest, sett
 
 
 def _request_fields(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
+    """Return the body without messages: limits, sampling options, tools, result schema and instruction."""
     max_tokens, thinking = request_limits(request, settings)
     head: JsonObject = {"max_tokens": max_tokens, **thinking}
     temperature = temperature_of(request, settings)
@@ -172,8 +175,8 @@ def _request_fields(request: GenerationRequest, settings: AnthropicSettings) -> 
         head["temperature"] = temperature
     if settings.top_p is not None:
         head["top_p"] = settings.top_p
-    tools: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
-    tools += [_server_tool(tool) for tool in request.provider_tools]
+    tools: list[JsonValue] = [_encode_tool(tool) for tool in tools_of(request).listed]
+    tools += [_encode_server_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
     if tools and not request.allow_tools:
@@ -181,8 +184,8 @@ def _request_fields(request: GenerationRequest, settings: AnthropicSettings) -> 
     schema = schema_for(request, settings.structured_output, is_known=takes_schemas(request.model))
     if schema is not None:
         output_config = head.get("output_config")
-        shape: JsonObject = {"format": {"type": "json_schema", "schema": schema}}
-        head["output_config"] = {**output_config, **shape} if isinstance(output_config, dict) else shape
+        format_field: JsonObject = {"format": {"type": "json_schema", "schema": schema}}
+        head["output_config"] = {**output_config, **format_field} if isinstance(output_config, dict) else format_field
     if request.instruction.strip():
         head["system"] = [{"type": "text", "text": request.instruction, "cache_control": {"type": "ephemeral"}}]
     return {**head, "messages": []}
@@ -240,28 +243,28 @@ def effort_of(budget: ReasoningBudget) -> str:
     return _EFFORTS[budget_word(budget)]
 
 
-def _tool(tool: WireTool) -> JsonObject:
+def _encode_tool(tool: WireTool) -> JsonObject:
     return {**tool.label, "input_schema": tool.schema}
 
 
-def _server_tool(tool: OfferedProviderTool) -> JsonObject:
+def _encode_server_tool(tool: OfferedProviderTool) -> JsonObject:
     name, kind = _SERVER_TOOLS[tool.name]
     options = {} if tool.options is None else tool.options.model_dump(mode="json", exclude_none=True)
     return {"type": kind, "name": name, **options}
 
 
-def _message_blocks(
+def _encode_message(
     message: Message, blobs: Mapping[str, bytes], tools: WireTools, offered: frozenset[str]
 ) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return _contents(message.contents, blobs) or [{"type": "text", "text": NO_TEXT}]
+            return _encode_contents(message.contents, blobs) or [{"type": "text", "text": NO_TEXT}]
         case ToolMessage():
-            return _results(message.contents, blobs)
+            return _encode_results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
             return _without_trailing_blanks(
-                [block for part in message.contents for block in _reply_blocks(part, tools, names)]
+                [block for part in message.contents for block in _encode_reply_part(part, tools, names)]
             )
         case _:
             assert_never(message)
@@ -274,50 +277,50 @@ def _without_trailing_blanks(blocks: list[JsonObject]) -> list[JsonObject]:
     return [*blocks[:-1], {**(last or {}), "text": text.rstrip()}] if isinstance(text, str) else blocks
 
 
-def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
-    blocks = (_text(part.text) if isinstance(part, TextPart) else _blob(part, blobs) for part in contents)
+def _encode_contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    blocks = (_encode_text(part.text) if isinstance(part, TextPart) else _encode_blob(part, blobs) for part in contents)
     return [block for block in blocks if block is not None]
 
 
-def _text(text: str) -> JsonObject | None:
+def _encode_text(text: str) -> JsonObject | None:
     return None if is_blank(text) else {"type": "text", "text": text}
 
 
-def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
+def _encode_blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
     content = blobs.get(part.sha256, b"")
     if not content:
-        return _text(blob_placeholder(part))
+        return _encode_text(blob_placeholder(part))
     if part.mime_type in IMAGE_TYPES:
-        return {"type": "image", "source": _base64(part, content)}
+        return {"type": "image", "source": _encode_source(part, content)}
     if part.mime_type == PDF:
-        document: JsonObject = {"type": "document", "source": _base64(part, content)}
+        document: JsonObject = {"type": "document", "source": _encode_source(part, content)}
         return document if part.name is None else {**document, "title": part.name}
     if is_text(part.mime_type):
-        return _text(content.decode("utf-8", "replace"))
-    return _text(blob_placeholder(part))
+        return _encode_text(content.decode("utf-8", "replace"))
+    return _encode_text(blob_placeholder(part))
 
 
-def _base64(part: BlobPart, content: bytes) -> JsonObject:
+def _encode_source(part: BlobPart, content: bytes) -> JsonObject:
     return {"type": "base64", "media_type": part.mime_type, "data": as_base64(content)}
 
 
-def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+def _encode_results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
     """Encode results. The API refuses an image or document in a failed result, so these follow after all results."""
     blocks: list[JsonObject] = []
     media: list[JsonObject] = []
     for result in results:
-        contents = _contents(result.contents, blobs)
+        contents = _encode_contents(result.contents, blobs)
         if result.is_error:
-            moved = [block for block in contents if block["type"] != "text"]
+            media_blocks = [block for block in contents if block["type"] != "text"]
             contents = [block for block in contents if block["type"] == "text"]
-            if moved:
+            if media_blocks:
                 media.append({"type": "text", "text": with_failed_result(result)})
-                media += moved
-        blocks.append(_result(result, contents))
+                media += media_blocks
+        blocks.append(_encode_result(result, contents))
     return blocks + media
 
 
-def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
+def _encode_result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
     block: JsonObject = {
         "type": "tool_result",
         "tool_use_id": legal_id(result.tool_call_id),
@@ -328,11 +331,12 @@ def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
     return block
 
 
-def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) -> Iterable[JsonObject]:
+def _encode_reply_part(part: ReplyPart, tools: WireTools, offered: frozenset[str]) -> Iterable[JsonObject]:
+    """Encode one part of an earlier reply; empty for a part that this API does not accept."""
     block: JsonObject | None
     match part:
         case TextPart():
-            block = _text(part.text)
+            block = _encode_text(part.text)
         case ToolCallPart():
             block = {
                 "type": "tool_use",
@@ -341,18 +345,18 @@ def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) ->
                 "input": tools.arguments(part),
             }
         case ThinkingPart():
-            block = _thinking_block(part)
+            block = _encode_thinking(part)
         case ProviderToolPart():
             blocks = own_blocks(part, VENDOR, offered)
             if blocks is not None:
                 return blocks
-            block = _text(part.shown)
+            block = _encode_text(part.shown)
         case _:
             assert_never(part)
     return [] if block is None else [block]
 
 
-def _thinking_block(part: ThinkingPart) -> JsonObject | None:
+def _encode_thinking(part: ThinkingPart) -> JsonObject | None:
     """Encode thinking; None without a signature of this vendor, since the API only accepts thinking that it signed."""
     opaque = (part.opaque or {}).get(VENDOR)
     if not isinstance(opaque, dict):
@@ -473,9 +477,9 @@ class MessagesDecoder:
         self._stop_reason = stream_event.stop_reason or self._stop_reason
         match stream_event.type:
             case "message_start":
-                self._begin_message(stream_event.message or _WireMessage())
+                self._start_message(stream_event.message or _WireMessage())
             case "message":
-                self._begin_message(stream_event)
+                self._start_message(stream_event)
                 self._has_mark = True
             case "content_block_start":
                 self._start_block(stream_event.index, stream_event.content_block or _ContentBlock())
@@ -502,7 +506,7 @@ class MessagesDecoder:
         indexes = [block.index for block in self._blocks]
         if len(set(indexes)) == len(indexes):
             self._blocks.sort(key=lambda block: block.index)
-        reply = ExpertMessage(contents=_reply_parts(self._blocks))
+        reply = ExpertMessage(contents=_decode_blocks(self._blocks))
         if self._stop_reason or not self._has_stop:
             check_end(
                 self._stop_reason,
@@ -511,9 +515,11 @@ class MessagesDecoder:
                 has_mark=self._has_mark,
                 missing="there was no message_stop",
             )
-        return Generation(reply, self._usage(), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply))
+        return Generation(
+            reply, self._convert_usage(), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
+        )
 
-    def _begin_message(self, message: _WireMessage) -> None:
+    def _start_message(self, message: _WireMessage) -> None:
         self._add_usage(message.usage)
         self._stop_reason = message.stop_reason or self._stop_reason
         self._message = message
@@ -527,14 +533,14 @@ class MessagesDecoder:
         return block
 
     def _extend_block(self, index: int | None, delta: _BlockDelta) -> None:
-        block = self._block_of(index, delta)
+        block = self._find_or_start_block(index, delta)
         block.text.add(delta.text or delta.thinking)
         block.signature.append(delta.signature)
         arguments = arguments_text(delta.partial_json)
         if arguments:
             block.json.append(arguments)
 
-    def _block_of(self, index: int | None, delta: _BlockDelta) -> _Block:
+    def _find_or_start_block(self, index: int | None, delta: _BlockDelta) -> _Block:
         for block in reversed(self._blocks):
             if (index is None or block.index == index) and block.takes(delta):
                 return block
@@ -550,25 +556,26 @@ class MessagesDecoder:
         if message_usage is not None:
             highest(self._counts, message_usage.model_dump())
 
-    def _usage(self) -> Usage:
+    def _convert_usage(self) -> Usage:
         """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
         cached = self._counts.get("cache_read_input_tokens", 0)
-        written = self._counts.get("cache_creation_input_tokens", 0)
-        input_tokens = self._counts.get("input_tokens", 0) + cached + written
+        cache_writes = self._counts.get("cache_creation_input_tokens", 0)
+        input_tokens = self._counts.get("input_tokens", 0) + cached + cache_writes
         generated = self._counts.get("output_tokens", 0)
         reasoning = self._counts.get("thinking_tokens", 0)
-        usage = Usage.of(input_tokens, generated, reasoning=reasoning, cached=cached, cache_writes=written)
+        usage = Usage.of(input_tokens, generated, reasoning=reasoning, cached=cached, cache_writes=cache_writes)
         uses = {tool: self._counts.get(f"{name}_requests", 0) for tool, (name, _) in _SERVER_TOOLS.items()}
         uses = {tool: count for tool, count in uses.items() if count}
         return usage.model_copy(update={"provider_tools": uses}) if uses else usage
 
 
-def _reply_parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
+def _decode_blocks(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
+    """Convert the blocks to parts; a server tool's use and its result become one part."""
     collector = ProviderToolBlocks(VENDOR)
     for block in blocks:
         content_block = block.start
         if content_block.type == "server_tool_use":
-            raw = _raw_block(block)
+            raw = _original_block(block)
             name, args = _TOOL_NAMES.get(content_block.name, content_block.name), raw.get("input")
             collector.use(content_block.id, name, args if isinstance(args, dict) else {}, raw)
         elif content_block.type.endswith(_RESULT_SUFFIX):
@@ -576,14 +583,14 @@ def _reply_parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
             is_error = isinstance(content_block.content, dict) and "error_code" in content_block.content
             lines = _result_lines(content_block.content)
             collector.result(
-                content_block.tool_use_id, _TOOL_NAMES.get(name, name), lines, _raw_block(block), is_error=is_error
+                content_block.tool_use_id, _TOOL_NAMES.get(name, name), lines, _original_block(block), is_error=is_error
             )
-        elif (part := _reply_part(block)) is not None:
+        elif (part := _decode_block(block)) is not None:
             collector.part(part)
     return collector.parts()
 
 
-def _raw_block(block: _Block) -> JsonObject:
+def _original_block(block: _Block) -> JsonObject:
     """Return a block as it was sent. The input of a tool use, which arrives in pieces after the block, is put in."""
     raw: JsonObject = whole_json(block.start.model_dump(exclude_unset=True))
     if block.json:
@@ -607,7 +614,8 @@ def _result_lines(result: JsonValue) -> Iterable[str]:
     return [" ".join(str(title) for title in titles if title), *([text] if isinstance(text, str) else [])]
 
 
-def _reply_part(block: _Block) -> ReplyPart | None:
+def _decode_block(block: _Block) -> ReplyPart | None:
+    """Convert a block; None if it is empty or of an unknown type."""
     text, signature = block.text.text, "".join(block.signature)
     match block.start.type:
         case "text":

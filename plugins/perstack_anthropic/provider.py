@@ -69,14 +69,14 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
     """
     base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
     custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}
-    headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
+    headers = {"anthropic-version": API_VERSION, **_credential_headers(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("anthropic", "ANTHROPIC_API_KEY")
     # a model that does not show its thinking sends only pings, often for minutes
     return Endpoint(base_url, headers, *settings.silences(thinks_silently=True))
 
 
-def _credentials(env: Mapping[str, str]) -> dict[str, str]:
+def _credential_headers(env: Mapping[str, str]) -> dict[str, str]:
     key = read_key(env, "ANTHROPIC_API_KEY")
     if key:
         return {"x-api-key": key}

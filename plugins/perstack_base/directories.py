@@ -33,19 +33,22 @@ def check_tree(path: ResolvedPath, destination: ResolvedPath | None = None) -> N
         top = os.open(path.name, _OPEN, dir_fd=path.directory)
         stack.callback(os.close, top)
         if destination is not None:
-            destination.workspace.check_way(destination.parts, destination.shown)
+            destination.workspace.check_way(destination.parts, destination.display_path)
             destination.refuse_removal()
-        for way, identity in _walk(top, (), 0):
-            shown = path.workspace.display_path((*path.parts, *way))
-            path.workspace.check_way((*path.parts, *way), shown)
+        for way, identity in _walk_tree(top, (), 0):
+            display_path = path.workspace.display_path((*path.parts, *way))
+            path.workspace.check_way((*path.parts, *way), display_path)
             if destination is not None:
                 target = (*destination.parts, *way)
                 destination.workspace.check_way(target, destination.workspace.display_path(target))
             if identity in protected:
-                raise SkillError(f"{shown} is off limits to tools, and so are the folders above it; use another path")
+                raise SkillError(
+                    f"{display_path} is off limits to tools, and so are the folders above it; use another path"
+                )
 
 
-def _walk(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
+def _walk_tree(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
+    """Yield the path and identity of everything below a directory. Raises SkillError for a tree that is too deep."""
     device = os.fstat(directory).st_dev
     with os.scandir(directory) as entries:
         children = [(entry.name, entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -57,7 +60,7 @@ def _walk(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple
             raise SkillError(f"{printable('/'.join((*way, name)))} is more than {_MAX_DEPTH} levels deep; use exec")
         handle = os.open(name, _OPEN, dir_fd=directory)
         try:
-            yield from _walk(handle, (*way, name), depth + 1)
+            yield from _walk_tree(handle, (*way, name), depth + 1)
         finally:
             os.close(handle)
 
@@ -68,6 +71,7 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
+    """Run `listDirectory`: directories first, without the state."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
         home = place.workspace
         hidden = home.state_identities()
@@ -79,8 +83,8 @@ def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             way = (*place.parts, name)
             is_hidden = home.is_state(way) or home.is_project_state(handle, name)
             if status is not None and identity(status) not in hidden and not is_hidden:
-                items.append(_item(name, home.display_path(way), status))
-    result: JsonObject = {"path": place.shown, "items": items[:MAX_ENTRIES]}
+                items.append(_list_item(name, home.display_path(way), status))
+    result: JsonObject = {"path": place.display_path, "items": items[:MAX_ENTRIES]}
     if len(names) > MAX_ENTRIES + 1:
         result["notice"] = f"The first {MAX_ENTRIES} of {len(names)}; for the others use exec, such as find or ls."
     return result
@@ -92,8 +96,8 @@ def create_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         if status is None:
             os.mkdir(place.name, dir_fd=place.directory)
         elif not stat.S_ISDIR(status.st_mode):
-            raise SkillError(f"{place.shown} exists and is not a directory; use another path")
-        return {"path": place.shown}
+            raise SkillError(f"{place.display_path} exists and is not a directory; use another path")
+        return {"path": place.display_path}
 
 
 def delete_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
@@ -101,14 +105,14 @@ def delete_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         place.refuse_removal()
         status = place.status()
         if status is not None and not stat.S_ISDIR(status.st_mode):
-            raise SkillError(f"{place.shown} is not a directory; use deleteFile")
+            raise SkillError(f"{place.display_path} is not a directory; use deleteFile")
         if boolean(args, "recursive", False):
             if status is not None:
                 check_tree(place)
             shutil.rmtree(place.name, dir_fd=place.directory)
         else:
             os.rmdir(place.name, dir_fd=place.directory)
-        return {"path": place.shown}
+        return {"path": place.display_path}
 
 
 def get_file_info(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
@@ -116,18 +120,19 @@ def get_file_info(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     with workspace.place(text(args, "path")) as place:
         status = place.status()
         if status is None:
-            return {"exists": False, "path": place.shown}
-        return _info(place, status)
+            return {"exists": False, "path": place.display_path}
+        return _describe_file(place, status)
 
 
-def _info(path: ResolvedPath, status: os.stat_result) -> JsonObject:
+def _describe_file(path: ResolvedPath, status: os.stat_result) -> JsonObject:
+    """Return the properties of an existing file for `getFileInfo`."""
     import mimetypes
 
     is_file = stat.S_ISREG(status.st_mode)
     absolute = path.path
     return {
         "exists": True,
-        "path": path.shown,
+        "path": path.display_path,
         "absolutePath": printable(str(absolute)),
         "name": printable(absolute.name),
         "directory": printable(str(absolute.parent)),
@@ -135,10 +140,10 @@ def _info(path: ResolvedPath, status: os.stat_result) -> JsonObject:
         "type": kind_of(status.st_mode),
         "mimeType": mimetypes.guess_type(absolute.name)[0] if is_file else None,
         "size": status.st_size,
-        "sizeFormatted": _readable(status.st_size),
-        "created": _time_text(_birth_time(status)),
-        "modified": _time_text(status.st_mtime),
-        "accessed": _time_text(status.st_atime),
+        "sizeFormatted": _format_size(status.st_size),
+        "created": _format_time(_birth_time(status)),
+        "modified": _format_time(status.st_mtime),
+        "accessed": _format_time(status.st_atime),
         "permissions": {
             "readable": _is_allowed(path, os.R_OK),
             "writable": _is_allowed(path, os.W_OK) and path.may_change,
@@ -147,13 +152,13 @@ def _info(path: ResolvedPath, status: os.stat_result) -> JsonObject:
     }
 
 
-def _item(name: str, path: str, status: os.stat_result) -> JsonObject:
+def _list_item(name: str, path: str, status: os.stat_result) -> JsonObject:
     return {
         "name": printable(name),
         "path": path,
         "type": kind_of(status.st_mode),
         "size": status.st_size,
-        "modified": _time_text(status.st_mtime),
+        "modified": _format_time(status.st_mtime),
     }
 
 
@@ -166,11 +171,11 @@ def _birth_time(status: os.stat_result) -> float:
     return created if isinstance(created, float) else min(status.st_ctime, status.st_mtime)
 
 
-def _time_text(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _readable(size: int) -> str:
+def _format_size(size: int) -> str:
     amount, unit = float(size), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -55,7 +55,7 @@ class Output:
         self._file.close()
 
     def add(self, chunk: bytes) -> None:
-        self._keep(chunk)
+        self._write_to_file(chunk)
         if len(self._head) < MAX_SHOWN_BYTES:
             self._head += chunk[: MAX_SHOWN_BYTES - len(self._head)]
         self._tail = (self._tail + chunk)[-_HALF:]
@@ -80,8 +80,8 @@ class Output:
         """Return the text for the model; `blob_name` names the blob with all of the output."""
         if not self.is_long:
             return self._head.decode("utf-8", "replace")
-        head = _whole_lines(self._head[:_HALF])
-        tail = _after_newline(self._tail)
+        head = _up_to_last_newline(self._head[:_HALF])
+        tail = _after_first_newline(self._tail)
         first_line = head.count(b"\n")
         last_line = self._newlines - tail.count(b"\n")
         range_text = f", from {first_line}, to {last_line}" if last_line > first_line else ""
@@ -90,7 +90,7 @@ class Output:
         gap = f"\n… {hidden_bytes} bytes left out: readTextFile, path {blob_name}{range_text}{note} …\n"
         return head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
 
-    def _keep(self, chunk: bytes) -> None:
+    def _write_to_file(self, chunk: bytes) -> None:
         if self.size >= self._max_bytes:
             return
         try:
@@ -100,12 +100,12 @@ class Output:
             self._max_bytes = self.size
 
 
-def _whole_lines(head: bytes) -> bytes:
+def _up_to_last_newline(head: bytes) -> bytes:
     end = head.rfind(b"\n") + 1
     return head[:end] if end > len(head) // 2 else head
 
 
-def _after_newline(tail: bytes) -> bytes:
+def _after_first_newline(tail: bytes) -> bytes:
     start = tail.find(b"\n") + 1
     return tail[start:] if start < len(tail) // 2 else tail
 
@@ -116,16 +116,16 @@ def _after_newline(tail: bytes) -> bytes:
 # arguments.
 
 
-def may_redirect(words: Sequence[str]) -> bool:
+def may_redirect(command_line: Sequence[str]) -> bool:
     """Return whether a command may contain redirections. A precheck, because the parser is slow to import."""
-    return any(">" in word or "<" in word for word in words[1:])
+    return any(">" in word or "<" in word for word in command_line[1:])
 
 
-def refuse_redirects(workspace: OpenWorkspace, words: Sequence[str], folder: str) -> None:
+def refuse_redirects(workspace: OpenWorkspace, command_line: Sequence[str], folder: str) -> None:
     """Raise SkillError for a redirection to a file that is off limits. Accesses the disk."""
     from perstack.core.permissions.programs import redirects_of
 
-    for redirect in redirects_of(words):
+    for redirect in redirects_of(command_line):
         if redirect.path is not None:
             _refuse_path(workspace, os.path.join(folder, redirect.path), change=not redirect.is_read)  # noqa: PTH118
         elif redirect.text:
@@ -133,21 +133,22 @@ def refuse_redirects(workspace: OpenWorkspace, words: Sequence[str], folder: str
 
 
 def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
+    """Raise SkillError if a program must not open this path, which is relative to the workspace."""
     if "\0" in path:
         return
-    shown, full_path = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
+    display_path, full_path = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
     for name in (full_path, os.path.realpath(full_path)):
         way = workspace.relative_parts(name)
         if way is not None:
-            workspace.check_way(way, shown, change=change)
+            workspace.check_way(way, display_path, change=change)
             if change:
                 workspace.check_git(way)
     real_parts = workspace.relative_parts(os.path.realpath(full_path))
     if real_parts is None or not workspace.is_opened(real_parts):
         with suppress(OSError, ValueError):
-            workspace.check_identity(os.stat(full_path), shown, change=change)  # noqa: PTH116
+            workspace.check_identity(os.stat(full_path), display_path, change=change)  # noqa: PTH116
         if is_state_of_project(os.path.realpath(full_path)):
-            raise workspace.project_state_refusal(shown)
+            raise workspace.project_state_refusal(display_path)
 
 
 def _refuse_name(text: str, *, change: bool) -> None:
@@ -186,46 +187,47 @@ class Executor:
 
     async def close(self) -> None:
         """End all running programs."""
-        await asyncio.gather(*(_end(starting) for starting in tuple(self._running)))
+        await asyncio.gather(*(_end_program(starting) for starting in tuple(self._running)))
 
     async def call(self, tool_call: ToolCall) -> ToolResult:
-        words = (text(tool_call.args, "command"), *strings(tool_call.args, "args"))
-        if may_redirect(words):
+        command_line = (text(tool_call.args, "command"), *strings(tool_call.args, "args"))
+        if may_redirect(command_line):
             opening = self._workspace.opening(tool_call.opens)
-            await asyncio.to_thread(refuse_redirects, opening, words, text(tool_call.args, "cwd") or ".")
+            await asyncio.to_thread(refuse_redirects, opening, command_line, text(tool_call.args, "cwd") or ".")
         timeout = integer(tool_call.args, "timeout") or DEFAULT_TIMEOUT_MS
         with Output() as output:
             status: int | None = None
             process: Process | None = None
             try:
-                async with asyncio.timeout(timeout / 1000), self._process(tool_call, output) as process:
+                async with asyncio.timeout(timeout / 1000), self._run_process(tool_call, output) as process:
                     status = await process.wait()
             except TimeoutError:
                 status = None
             ending = NOTHING_TO_SAY if process is None else self._runtime.ending(process)
-            return await _result(tool_call, output, status, timeout, ending)
+            return await _create_result(tool_call, output, status, timeout, ending)
 
     @asynccontextmanager
-    async def _process(self, tool_call: ToolCall, program_output: Output) -> AsyncGenerator[Process]:
-        reading, writing = os.pipe()
+    async def _run_process(self, tool_call: ToolCall, program_output: Output) -> AsyncGenerator[Process]:
+        """Start a program whose output is collected, and end it with the block."""
+        output_fd, program_fd = os.pipe()
         try:
-            process = await self._start(tool_call, writing)
+            process = await self._start(tool_call, program_fd)
         except BaseException:
-            os.close(reading)
+            os.close(output_fd)
             raise
         finally:
-            os.close(writing)
-        pump = asyncio.create_task(_pump(reading, program_output))
+            os.close(program_fd)
+        reader_task = asyncio.create_task(_read_output(output_fd, program_output))
         try:
             try:
                 async with end_with_block(process):
                     yield process
             finally:
-                await asyncio.wait({pump}, timeout=_DRAIN_TIMEOUT_S)
+                await asyncio.wait({reader_task}, timeout=_DRAIN_TIMEOUT_S)
         finally:
-            pump.cancel()
+            reader_task.cancel()
 
-    async def _start(self, tool_call: ToolCall, writing: int) -> Process:
+    async def _start(self, tool_call: ToolCall, program_fd: int) -> Process:
         args = tool_call.args
         command = text(args, "command")
         if not command:
@@ -246,8 +248,8 @@ class Executor:
                         cwd=place.path,
                         env=env,
                         stdin=DEVNULL,
-                        stdout=writing if boolean(args, "stdout", True) else DEVNULL,
-                        stderr=writing if boolean(args, "stderr", True) else DEVNULL,
+                        stdout=program_fd if boolean(args, "stdout", True) else DEVNULL,
+                        stderr=program_fd if boolean(args, "stderr", True) else DEVNULL,
                         records=self._records,
                         cwd_handle=handle,
                         domains=self._domains,
@@ -258,7 +260,7 @@ class Executor:
             try:
                 return await await_start(starting)
             except (OSError, ValueError) as error:
-                raise SkillError(_start_problem(command, error)) from error
+                raise SkillError(_explain_start_failure(command, error)) from error
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -271,11 +273,12 @@ def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-async def _end(starting: asyncio.Task[Process]) -> None:
+async def _end_program(starting: asyncio.Task[Process]) -> None:
+    """End a program, after its start if it is starting. If this is cancelled, it is killed as soon as it runs."""
     try:
         await asyncio.wait({starting})
     except asyncio.CancelledError:
-        starting.add_done_callback(_kill)
+        starting.add_done_callback(_kill_program)
         raise
     if _is_running(starting):
         await end_group(starting.result())
@@ -288,16 +291,16 @@ def _is_running(starting: asyncio.Task[Process]) -> bool:
     return not starting.cancelled() and starting.exception() is None and starting.result().returncode is None
 
 
-def _kill(starting: asyncio.Task[Process]) -> None:
+def _kill_program(starting: asyncio.Task[Process]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         signal_group(starting.result().pid, signal.SIGKILL)
 
 
-async def _pump(reading: int, program_output: Output) -> None:
+async def _read_output(output_fd: int, program_output: Output) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(output_fd, "rb", buffering=0))
     try:
         while chunk := await reader.read(_CHUNK_BYTES):
             program_output.add(chunk)
@@ -305,7 +308,7 @@ async def _pump(reading: int, program_output: Output) -> None:
         transport.close()
 
 
-def _start_problem(command: str, error: OSError | ValueError) -> str:
+def _explain_start_failure(command: str, error: OSError | ValueError) -> str:
     name = printable(command)
     if isinstance(error, FileNotFoundError):
         return f"{name} was not found; check the name, or run a shell: command `sh`, args [`-c`, …]"
@@ -314,9 +317,10 @@ def _start_problem(command: str, error: OSError | ValueError) -> str:
     return f"{name} could not be started ({error}); check command, args and env"
 
 
-async def _result(
+async def _create_result(
     tool_call: ToolCall, program_output: Output, status: int | None, timeout: int, ending: Ending
 ) -> ToolResult:
+    """Return the result for the model; a long output becomes a blob of the Job."""
     result: JsonObject = {"output": _NO_OUTPUT if program_output.size == 0 and status == 0 else ""}
     if program_output.is_long:
         name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(program_output.read_all))}"

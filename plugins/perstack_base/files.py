@@ -95,6 +95,6 @@ _EXPLANATIONS = {
 }
 
 
-def explain(error: OSError, shown: str) -> str:
+def explain(error: OSError, display_path: str) -> str:
     """Return the one-line message for the model."""
-    return f"{shown} {_EXPLANATIONS.get(error.errno or 0, f'cannot be used: {error.strerror or error}')}"
+    return f"{display_path} {_EXPLANATIONS.get(error.errno or 0, f'cannot be used: {error.strerror or error}')}"

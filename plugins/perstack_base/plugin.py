@@ -66,24 +66,24 @@ class FileSkillFactory(SkillFactory):
     def check(self, definition: Skill) -> None:
         from perstack_base.python_file import check_source, read_source
 
-        path = _file_of(definition)
+        path = _resolve_file(definition)
         check_source(path, read_source(path))
 
     @override
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
         from perstack.system.concurrency import in_daemon_thread
 
-        path = _file_of(definition)
+        path = _resolve_file(definition)
         try:
             async with asyncio.timeout(IMPORT_TIMEOUT_S):
-                kit = await in_daemon_thread(lambda: self._kit(path, definition.name), f"import {path.name}")
+                kit = await in_daemon_thread(lambda: self._load_toolkit(path, definition.name), f"import {path.name}")
         except TimeoutError as error:
             raise SkillError(
                 f"{path} was not imported within {IMPORT_TIMEOUT_S:g} s: work in functions, not during the import"
             ) from error
         return await kit.open(definition, context)
 
-    def _kit(self, path: Path, name: str) -> AnyToolkit:
+    def _load_toolkit(self, path: Path, name: str) -> AnyToolkit:
         from perstack_base.python_file import load_file, read_source
 
         source = read_source(path)
@@ -108,7 +108,7 @@ class LocalRuntimeFactory(RuntimeFactory):
         return LOCAL_RUNTIME
 
 
-def _file_of(definition: Skill) -> Path:
+def _resolve_file(definition: Skill) -> Path:
     return Path(definition.file if isinstance(definition, PluginSkill) else "")
 
 

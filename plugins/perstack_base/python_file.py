@@ -50,7 +50,7 @@ def read_source(path: Path) -> bytes:
     raise SkillError(f"{shown_path(str(path))} {reason}: name a Python file with functions")
 
 
-# The check of the syntax tree.
+# Check of the syntax tree, without executing the file.
 
 
 def check_source(path: Path, source: bytes) -> None:
@@ -58,7 +58,7 @@ def check_source(path: Path, source: bytes) -> None:
 
     Only functions without a decorator are checked, since a decorator may change what a function takes.
     """
-    tree = cast("ast.Module", _parsed(path, source, is_tree=True))
+    tree = cast("ast.Module", _compile(path, source, is_tree=True))
     if any(_makes_toolkit(node) for node in tree.body):
         return
     first: dict[str, int] = {}
@@ -67,25 +67,25 @@ def check_source(path: Path, source: bytes) -> None:
         if function.name in first:
             raise SkillError(f"{place}: is already defined in line {first[function.name]}; rename one")
         first[function.name] = function.lineno
-        problem = None if function.decorator_list else _problem_of(function)
+        problem = None if function.decorator_list else _find_problem(function)
         if problem is not None:
             raise SkillError(f"{place}: {problem}")
     if not first and not any(isinstance(node, ast.Assign | ast.AnnAssign | ast.If | ast.Try) for node in tree.body):
         raise SkillError(f"{shown_path(str(path))}:1: {_NO_FUNCTION}")
 
 
-def _parsed(path: Path, source: bytes, *, is_tree: bool) -> object:
+def _compile(path: Path, source: bytes, *, is_tree: bool) -> object:
     """Return the syntax tree, or the code, of a file. Raises SkillError with the line of an error."""
     flags = ast.PyCF_ONLY_AST if is_tree else 0
-    shown = shown_path(str(path))
+    display_path = shown_path(str(path))
     try:
         with warnings.catch_warnings(action="ignore"):  # warnings about style are for the author's own tools
             return cast("object", compile(source, str(path), "exec", flags, dont_inherit=True))
     except SyntaxError as error:
-        raise SkillError(f"{shown}:{error.lineno or 1}: {error.msg}; correct the Python in it") from error
+        raise SkillError(f"{display_path}:{error.lineno or 1}: {error.msg}; correct the Python in it") from error
     except (ValueError, RecursionError, MemoryError) as error:  # the source has a NUL, or hundreds of parentheses
         reason = str(error) or "it is nested too deeply"
-        raise SkillError(f"{shown}:1: {reason}; correct the Python in it") from error
+        raise SkillError(f"{display_path}:1: {reason}; correct the Python in it") from error
 
 
 def _makes_toolkit(node: ast.stmt) -> bool:
@@ -99,7 +99,7 @@ def _public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncF
             yield node
 
 
-def _problem_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+def _find_problem(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     arguments = function.args
     untyped = [item.arg for item in (*arguments.args, *arguments.kwonlyargs) if item.annotation is None]
     unnamed = [item.arg for item in (*arguments.posonlyargs, arguments.vararg, arguments.kwarg) if item is not None]
@@ -112,7 +112,7 @@ def _problem_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     return None
 
 
-# The import.
+# Import, which executes the file.
 
 
 def load_file(path: Path, source: bytes, name: str) -> AnyToolkit:
@@ -122,13 +122,13 @@ def load_file(path: Path, source: bytes, name: str) -> AnyToolkit:
     dataclasses and pydantic look for what a type hint names.
     """
     check_source(path, source)
-    code = cast("CodeType", _parsed(path, source, is_tree=False))
+    code = cast("CodeType", _compile(path, source, is_tree=False))
     module = ModuleType(str(path))
     module.__file__ = str(path)
     before, sys.modules[str(path)] = sys.modules.get(str(path)), module
     try:
         exec(code, vars(module))  # noqa: S102 - its user has agreed to this content
-        return _kit_of(module, path, name)
+        return _choose_toolkit(module, path, name)
     except (Exception, SystemExit) as error:  # a file may raise anything
         if before is None:
             del sys.modules[str(path)]
@@ -136,19 +136,21 @@ def load_file(path: Path, source: bytes, name: str) -> AnyToolkit:
             sys.modules[str(path)] = before
         if isinstance(error, SkillError):
             raise
-        raise SkillError(_import_problem(error, path)) from error
+        raise SkillError(_describe_import_error(error, path)) from error
 
 
-def _kit_of(module: ModuleType, path: Path, name: str) -> AnyToolkit:
+def _choose_toolkit(module: ModuleType, path: Path, name: str) -> AnyToolkit:
+    """Return the module's only Toolkit, or one of its public functions. Raises SkillError."""
     values = {id(value): value for value in vars(module).values()}.values()
     kits = [cast("AnyToolkit", value) for value in values if isinstance(value, Toolkit)]
-    shown = shown_path(str(path))
+    display_path = shown_path(str(path))
     if len(kits) > 1:
-        raise SkillError(f"{shown}:1: has {len(kits)} Toolkits; put all of its tools into one")
+        raise SkillError(f"{display_path}:1: has {len(kits)} Toolkits; put all of its tools into one")
     if kits:
         if not kits[0].tool_names:
             raise SkillError(
-                f"{shown}:1: its Toolkit has no tool: write `@{_name_of(module, kits[0])}.tool()` above one"
+                f"{display_path}:1: its Toolkit has no tool: write"
+                f" `@{_variable_name(module, kits[0])}.tool()` above one"
             )
         return kits[0]
     kit: AnyToolkit = Toolkit(name)
@@ -156,15 +158,15 @@ def _kit_of(module: ModuleType, path: Path, name: str) -> AnyToolkit:
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not value.__name__.startswith("_"):
             kit.add(cast("Function", value))
     if not kit.tool_names:
-        raise SkillError(f"{shown}:1: {_NO_FUNCTION}")
+        raise SkillError(f"{display_path}:1: {_NO_FUNCTION}")
     return kit
 
 
-def _name_of(module: ModuleType, value: object) -> str:
+def _variable_name(module: ModuleType, value: object) -> str:
     return next(name for name, other in vars(module).items() if other is value)
 
 
-def _import_problem(error: BaseException, path: Path) -> str:
+def _describe_import_error(error: BaseException, path: Path) -> str:
     """Return an error of the import in one line, at the last line of the file that was executed."""
     if isinstance(error, PluginError):
         return error.message  # the error already names its place
@@ -172,6 +174,6 @@ def _import_problem(error: BaseException, path: Path) -> str:
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(path) else line
         trace = trace.tb_next
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    message = " ".join(f"{type(error).__name__}: {error}".split())
     remedy = _IMPORT_HINTS if isinstance(error, ImportError) else "correct it: the file is executed when it is imported"
-    return f"{shown_path(str(path))}:{line}: {what}; {remedy}"
+    return f"{shown_path(str(path))}:{line}: {message}; {remedy}"

@@ -45,21 +45,21 @@ def read_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `readTextFile` on a file of the workspace."""
     with workspace.place(text(args, "path")) as place, open_regular(place) as file:
         if b"\0" in file.read(_SNIFFED_BYTES):
-            message = f"{place.shown} is not a text file; use readImageFile or readPdfFile if it is one, or exec"
+            message = f"{place.display_path} is not a text file; use readImageFile or readPdfFile if it is one, or exec"
             raise SkillError(message)
         file.seek(0)
-        return _result(place.shown, file, args, os.fstat(file.fileno()).st_size)
+        return _create_result(place.display_path, file, args, os.fstat(file.fileno()).st_size)
 
 
 def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
     """Run `readTextFile` on a blob that an earlier result refers to."""
-    return _result(name, io.BytesIO(data), args, len(data))
+    return _create_result(name, io.BytesIO(data), args, len(data))
 
 
 def open_regular(path: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Opening a pipe, device or socket could block, so it is refused. Raises SkillError."""
     if path.checked_status is None:
-        raise SkillError(f"{path.shown} does not exist; listDirectory shows what does")
+        raise SkillError(f"{path.display_path} does not exist; listDirectory shows what does")
     _refuse_special(path, path.checked_status)
     safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     handle = os.open(path.name, flags | safe, dir_fd=path.directory)
@@ -92,7 +92,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, max_bytes: int = MAX
     total = line + 1 if counted < MAX_COUNTED_BYTES or not file.read(1) else None
     content = b"".join(chunks)
     if stop is None and total is None:
-        return _counted_range(content, start, line if end is None else min(end, line))
+        return _count_lines(content, start, line if end is None else min(end, line))
     if stop is None:
         last = line + 1 if end is None else min(end, line + 1)
         return LineRange(content, min(start, last), last, total)
@@ -103,37 +103,39 @@ def read_lines(file: BinaryIO, start: int, end: int | None, max_bytes: int = MAX
     return LineRange(content[:max_bytes], start, start + 1, total, cut=True)
 
 
-def _counted_range(content: bytes, start: int, end: int) -> LineRange:
+def _count_lines(content: bytes, start: int, end: int) -> LineRange:
     if end <= start:
         limit = f"{MAX_COUNTED_BYTES >> 20} MiB"
         raise SkillError(f"line {start} is beyond the first {limit}, where this tool stops; use exec sed")
     return LineRange(content[: content.rfind(b"\n") + 1], start, end, None)
 
 
-def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObject:
+def _create_result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObject:
+    """Return the requested lines, with notices about what is missing."""
     end = integer(args, "to")
     lines = read_lines(file, integer(args, "from") or 0, end)
     content = lines.content
     if (lines.total is None or lines.end < lines.total) and end is not None and lines.end == end:
         content = content.removesuffix(b"\n")
-    shown = content.decode("utf-8", "replace")
-    result: JsonObject = {"path": name, "content": shown, "from": lines.start, "to": lines.end}
-    notices = _notice_lines(lines, integer(args, "from") or 0, end, size)
-    if shown.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
+    display_path = content.decode("utf-8", "replace")
+    result: JsonObject = {"path": name, "content": display_path, "from": lines.start, "to": lines.end}
+    notices = _describe_omissions(lines, integer(args, "from") or 0, end, size)
+    if display_path.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
         notices.append("Some bytes are not UTF-8 and are shown as \ufffd.")
     if notices:
         result["notice"] = " ".join(notices)
     return result
 
 
-def _notice_lines(lines: LineRange, start: int, end: int | None, size: int) -> list[str]:
+def _describe_omissions(lines: LineRange, start: int, end: int | None, size: int) -> list[str]:
+    """Describe which lines the result lacks, and how to read them."""
     if lines.total is None:
-        how_long = f"The file has {size} bytes, and its lines were not all counted."
+        size_note = f"The file has {size} bytes, and its lines were not all counted."
         if lines.cut:
-            return [f"Line {lines.start} is too long to show completely; exec can cut it. {how_long}"]
+            return [f"Line {lines.start} is too long to show completely; exec can cut it. {size_note}"]
         if end is not None and lines.end >= end:
-            return [how_long]
-        return [f"Too long for one call: continue with from={lines.end}. {how_long}"]
+            return [size_note]
+        return [f"Too long for one call: continue with from={lines.end}. {size_note}"]
     if start >= lines.total:
         return [f"There are only {lines.total} lines."]
     if lines.cut:
@@ -147,14 +149,16 @@ def refuse_git_head(path: ResolvedPath) -> None:
     """Raise SkillError for creating a `HEAD` that would make its directory a git repository."""
     is_opened = path.workspace.is_opened(path.parts)
     if is_git_head(path.name) and path.status() is None and not is_opened:
-        raise SkillError(f"{path.shown} makes a folder a git repository, and is off limits to tools; use another name")
+        raise SkillError(
+            f"{path.display_path} makes a folder a git repository, and is off limits to tools; use another name"
+        )
 
 
 def _refuse_special(path: ResolvedPath, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise SkillError(f"{path.shown} is a directory; use listDirectory")
+        raise SkillError(f"{path.display_path} is a directory; use listDirectory")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{path.shown} is not a regular file but a pipe, device or socket; use another path")
+        raise SkillError(f"{path.display_path} is not a regular file but a pipe, device or socket; use another path")
 
 
 _MEGABYTE = 1024 * 1024
@@ -180,14 +184,16 @@ async def read_medium(workspace: OpenWorkspace, tool_call: ToolCall, file_kind: 
         size = os.fstat(file.fileno()).st_size
         if size > file_kind.max_bytes:
             excess = f"{size} bytes, more than the {file_kind.max_bytes} allowed"
-            message = f"{place.shown} has {excess}; make it smaller with exec"
+            message = f"{place.display_path} has {excess}; make it smaller with exec"
             raise SkillError(message)
         read = file.read
         limit = file_kind.max_bytes + 1
         data = await asyncio.to_thread(read, limit) if size > _THREAD_FROM_BYTES else read(limit)
         mime_type = file_kind.sniff(data)
         if mime_type is None:
-            raise SkillError(f"{place.shown} is not a {file_kind.label}; use another tool for this file")
-        description = compact({"path": place.shown, "mimeType": mime_type, "size": len(data)})
-    blob = BlobPart(sha256=await tool_call.blobs.put(data), mime_type=mime_type, size=len(data), name=place.shown)
+            raise SkillError(f"{place.display_path} is not a {file_kind.label}; use another tool for this file")
+        description = compact({"path": place.display_path, "mimeType": mime_type, "size": len(data)})
+    blob = BlobPart(
+        sha256=await tool_call.blobs.put(data), mime_type=mime_type, size=len(data), name=place.display_path
+    )
     return ToolResult((TextPart(text=description), blob))

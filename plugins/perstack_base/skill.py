@@ -65,11 +65,11 @@ class BaseSession(SkillSession):
         """Held while a tool changes files, so that changes are made one at a time."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
-            "readTextFile": self._read_text,
+            "readTextFile": self._read_file_or_blob,
             "readImageFile": lambda call: read_medium(self._workspace.opening(call.opens), call, IMAGE),
             "readPdfFile": lambda call: read_medium(self._workspace.opening(call.opens), call, PDF),
-            "think": self._think,
-            "healthCheck": self._health,
+            "think": self._acknowledge_thought,
+            "healthCheck": self._report_health,
         }
 
     @override
@@ -95,7 +95,7 @@ class BaseSession(SkillSession):
         await asyncio.gather(*self._threads, return_exceptions=True)
         self._reach.close()
 
-    async def _read_text(self, tool_call: ToolCall) -> ToolResult:
+    async def _read_file_or_blob(self, tool_call: ToolCall) -> ToolResult:
         name = text(tool_call.args, "path")
         blob = _BLOB.fullmatch(name)
         if blob is None:
@@ -110,7 +110,7 @@ class BaseSession(SkillSession):
 
     async def _run_file_tool(self, tool: FileTool, tool_call: ToolCall) -> JsonObject:
         workspace, args = self._workspace.opening(tool_call.opens), tool_call.args
-        if tool not in (delete_directory, move_file) and self._weight(args) < _THREAD_FROM_BYTES:
+        if tool not in (delete_directory, move_file) and self._bytes_to_process(args) < _THREAD_FROM_BYTES:
             return tool(workspace, args)
         if tool is read_text_file:
             return await self._run_in_thread(lambda: tool(workspace, args))
@@ -124,16 +124,17 @@ class BaseSession(SkillSession):
         running.add_done_callback(self._threads.discard)
         return await asyncio.shield(running)
 
-    def _weight(self, args: JsonObject) -> int:
-        weight = len(text(args, "text"))
+    def _bytes_to_process(self, args: JsonObject) -> int:
+        """Return how many bytes a file tool moves: its text, or the file if that is larger."""
+        size = len(text(args, "text"))
         with suppress(SkillError):
-            weight = max(weight, self._workspace.size(text(args, "path")))
-        return weight
+            size = max(size, self._workspace.size(text(args, "path")))
+        return size
 
-    async def _think(self, tool_call: ToolCall) -> ToolResult:
+    async def _acknowledge_thought(self, tool_call: ToolCall) -> ToolResult:
         return answer({})
 
-    async def _health(self, tool_call: ToolCall) -> ToolResult:
+    async def _report_health(self, tool_call: ToolCall) -> ToolResult:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform != "darwin" else 1024**2)
         return answer(
             {
@@ -160,19 +161,21 @@ class WorkspaceSet:
         self._added: dict[str, OpenWorkspace] = {}
         if context.writable or context.readable:
             self._sandbox_paths = places(context.workspace, context.writable, context.readable)
-        self._rules = WorkspaceRules(self._may_change, self._may_remove, self._shows, self._locate, self._added_names)
+        self._rules = WorkspaceRules(
+            self._may_change, self._may_remove, self._may_read_protected, self._locate_or_open, self._added_names
+        )
         self.workspace = OpenWorkspace(
             context.workspace,
             context.state_dir,
             context.off_limits,
-            (*context.protected, *self._protected_in(*(place.real for place in self._sandbox_paths))),
+            (*context.protected, *self._protected_paths_in(*(place.real for place in self._sandbox_paths))),
             context.protected_patterns,
             self._rules,
             read_only=context.read_only,
             env=context.env,
         )
         try:
-            self._open_added()
+            self._open_sandbox_paths()
         except BaseException:
             self.close()
             raise
@@ -182,7 +185,7 @@ class WorkspaceSet:
         for added in self._added.values():
             added.close()
 
-    def _open_added(self) -> None:
+    def _open_sandbox_paths(self) -> None:
         context = self._context
         if not context.writable and not context.readable:
             return
@@ -191,9 +194,10 @@ class WorkspaceSet:
         for place in sorted(self._sandbox_paths, key=lambda place: len(place.real)):
             outer = {self._real, *tops} - {place.real}
             if place.real not in self._added and place.real != self._real and not is_below(place.real, outer):
-                self._added[place.real] = self._open(place.real)
+                self._added[place.real] = self._open_directory(place.real)
 
-    def _open(self, real: str) -> OpenWorkspace:
+    def _open_directory(self, real: str) -> OpenWorkspace:
+        """Open a directory that [sandbox] names, or the parent of a file."""
         context, path = self._context, Path(real)
         state = () if context.state_dir is None else (context.workspace / context.state_dir,)
         return OpenWorkspace(
@@ -202,7 +206,9 @@ class WorkspaceSet:
             (*state, *context.off_limits),
             (
                 *context.protected,
-                *self._protected_in(self._real, *(place.real for place in self._sandbox_paths if place.real != real)),
+                *self._protected_paths_in(
+                    self._real, *(place.real for place in self._sandbox_paths if place.real != real)
+                ),
             ),
             context.protected_patterns,
             self._rules,
@@ -212,28 +218,29 @@ class WorkspaceSet:
             env=context.env,
         )
 
-    def _protected_in(self, *folders: str) -> Iterator[Path]:
+    def _protected_paths_in(self, *folders: str) -> Iterator[Path]:
         """Yield the protected paths at the top of these directories, which are protected under other names too."""
         for folder in folders:
             yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
-    def _locate(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
-        location = self._find(path)
+    def _locate_or_open(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
+        """Return the workspace of a path, after opening directories that exist only since the last call."""
+        location = self._find_open(path)
         if location is None and len({*self._context.writable, *self._context.readable}) > len(self._sandbox_paths):
-            self._open_added()
-            location = self._find(path)
+            self._open_sandbox_paths()
+            location = self._find_open(path)
         return location
 
-    def _find(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
+    def _find_open(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         normalized = os.path.normpath(path)
-        for name in (normalized, *self._resolve(normalized)):
+        for name in (normalized, *self._resolve_links(normalized)):
             for workspace in (self.workspace, *self._added.values()):
                 parts = workspace.relative_parts(name)
                 if parts is not None and (not workspace.only or parts[:1] == (workspace.only,)):
                     return workspace, parts
         return None
 
-    def _resolve(self, path: str) -> tuple[str, ...]:
+    def _resolve_links(self, path: str) -> tuple[str, ...]:
         return tuple(
             place.real + path.removeprefix(place.name)
             for place in self._sandbox_paths
@@ -249,9 +256,11 @@ class WorkspaceSet:
         return deepest is not None and deepest.is_writable
 
     def _may_remove(self, path: str) -> bool:
-        return not any(is_below(kept, (path,)) for kept in (self._real, *(p.real for p in self._sandbox_paths)))
+        return not any(
+            is_below(needed, (path,)) for needed in (self._real, *(place.real for place in self._sandbox_paths))
+        )
 
-    def _shows(self, path: str) -> bool:
+    def _may_read_protected(self, path: str) -> bool:
         files = (place.real for place in self._sandbox_paths if not place.is_writable)
         return path in files and Path(path).is_file()
 

@@ -25,15 +25,15 @@ _WRITES_PATH = Subject(paths=("path",), writes=("path",))
 _CHANGES_PATH = Subject(paths=("path",), reads=("path",), writes=("path",))
 
 
-def _count(description: str, minimum: int = 0) -> JsonObject:
+def _number_schema(description: str, minimum: int = 0) -> JsonObject:
     return {"type": "integer", "minimum": minimum, "description": description}
 
 
-def _list_of(kind: str, description: str) -> JsonObject:
+def _list_schema(kind: str, description: str) -> JsonObject:
     return {"type": "array", "items": {"type": kind}, "description": description}
 
 
-def _spec(
+def _tool_spec(
     name: str,
     effect: Effect,
     description: str,
@@ -62,50 +62,50 @@ def _spec(
 
 
 _CONTROL = (
-    _spec(
+    _tool_spec(
         "attemptCompletion",
         "readOnly",
         "Finish the task. Unfinished todos are returned instead, and the work continues.",
         optional={"result": {"type": "string", "description": "What was done or found; the answer to the query"}},
         kind="attemptCompletion",
     ),
-    _spec(
+    _tool_spec(
         "todo",
         "readOnly",
         "Keep a todo list: adds titles, marks ids as completed, returns the whole list.",
         optional={
-            "newTodos": _list_of("string", "Titles to add"),
-            "completedTodos": _list_of("number", "Ids that are done"),
+            "newTodos": _list_schema("string", "Titles to add"),
+            "completedTodos": _list_schema("number", "Ids that are done"),
         },
         kind="todo",
     ),
-    _spec("clearTodo", "readOnly", "Empty the todo list.", kind="clearTodo"),
-    _spec(
+    _tool_spec("clearTodo", "readOnly", "Empty the todo list.", kind="clearTodo"),
+    _tool_spec(
         "think",
         "readOnly",
         "Write down a step of reasoning. Has no other effect.",
         {"thought": _TEXT},
         subject=Subject(is_nothing=True),
     ),
-    _spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory.", polling=True),
+    _tool_spec("healthCheck", "readOnly", "Whether the runtime is well: workspace, uptime, memory.", polling=True),
 )
 
 _EXEC = (
-    _spec(
+    _tool_spec(
         "exec",
         "sideEffect",
         "Run a program, without a shell: for pipes use command `sh`, args [`-c`, …]. Its stdin is empty, and what it"
         " started in the background ends with it. Long output is shortened; the rest can be read by readTextFile.",
         {"command": _TEXT},
         {
-            "args": _list_of("string", "One element for each argument"),
+            "args": _list_schema("string", "One element for each argument"),
             "cwd": {"type": "string", "description": "Relative to the workspace, which is the default"},
             "env": {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
                 "description": "Variables besides PATH, HOME and the like",
             },
-            "timeout": {**_count("Milliseconds", 1), "default": 60_000},
+            "timeout": {**_number_schema("Milliseconds", 1), "default": 60_000},
             "stdout": {"type": "boolean", "description": "Capture it (default true)"},
             "stderr": {"type": "boolean", "description": "Capture it (default true)"},
         },
@@ -114,30 +114,30 @@ _EXEC = (
 )
 
 _READING = (
-    _spec(
+    _tool_spec(
         "readTextFile",
         "readOnly",
         "Read UTF-8 text, all of it or the lines from `from` up to, not including, `to`.",
         {"path": {"type": "string", "description": "Relative to the workspace, or blob:… from a result"}},
-        {"from": _count("First line, counted from 0"), "to": _count("Line to stop before")},
+        {"from": _number_schema("First line, counted from 0"), "to": _number_schema("Line to stop before")},
         subject=_READS_PATH,
     ),
-    _spec(
+    _tool_spec(
         "readImageFile",
         "readOnly",
         "See an image: PNG, JPEG, GIF or WebP, up to 15 MB.",
         {"path": _PATH},
         subject=_READS_PATH,
     ),
-    _spec("readPdfFile", "readOnly", "See a PDF, up to 30 MB.", {"path": _PATH}, subject=_READS_PATH),
-    _spec(
+    _tool_spec("readPdfFile", "readOnly", "See a PDF, up to 30 MB.", {"path": _PATH}, subject=_READS_PATH),
+    _tool_spec(
         "getFileInfo",
         "readOnly",
         "Type, size, times and permissions; `exists` is false if not.",
         {"path": _PATH},
         subject=_READS_PATH,
     ),
-    _spec(
+    _tool_spec(
         "listDirectory",
         "readOnly",
         "What is in a directory: directories first, each by name. Not recursive.",
@@ -147,14 +147,14 @@ _READING = (
 )
 
 _WRITING = (
-    _spec(
+    _tool_spec(
         "writeTextFile",
         "idempotent",
         "Write a whole text file, replacing what was there and making missing directories.",
         {"path": _PATH, "text": _TEXT},
         subject=_WRITES_PATH,
     ),
-    _spec(
+    _tool_spec(
         "appendTextFile",
         "sideEffect",
         "Add to the end of an existing text file, exactly as given: begin with a newline if the file does not end in"
@@ -162,7 +162,7 @@ _WRITING = (
         {"path": _PATH, "text": _TEXT},
         subject=_WRITES_PATH,
     ),
-    _spec(
+    _tool_spec(
         "editTextFile",
         "sideEffect",
         "Replace a piece of a text file. `oldText` must occur exactly once: give enough of its surroundings. Line"
@@ -170,20 +170,20 @@ _WRITING = (
         {"path": _PATH, "oldText": _TEXT, "newText": _TEXT},
         subject=_CHANGES_PATH,
     ),
-    _spec(
+    _tool_spec(
         "moveFile",
         "sideEffect",
         "Move or rename a file or directory, making missing directories. Never overwrites.",
         {"source": _PATH, "destination": _PATH},
         subject=Subject(paths=("source", "destination"), reads=("source",), writes=("source", "destination")),
     ),
-    _spec(
+    _tool_spec(
         "deleteFile", "sideEffect", "Delete a file, or a symbolic link itself.", {"path": _PATH}, subject=_WRITES_PATH
     ),
-    _spec(
+    _tool_spec(
         "createDirectory", "idempotent", "Make a directory, with its parents.", {"path": _PATH}, subject=_WRITES_PATH
     ),
-    _spec(
+    _tool_spec(
         "deleteDirectory",
         "sideEffect",
         "Delete a directory; one that is not empty only with `recursive`.",

@@ -81,7 +81,7 @@ class ResolvedPath:
     change: bool = False  # True if it will be changed or removed
 
     @property
-    def shown(self) -> str:
+    def display_path(self) -> str:
         """The path for results and messages: relative to the workspace, absolute in an added directory."""
         return self.workspace.display_path(self.parts)
 
@@ -110,7 +110,7 @@ class ResolvedPath:
         """Raise SkillError if the opened file is protected, even if the walk has checked another file of its name."""
         is_same = self.checked_status is not None and identity(status) == identity(self.checked_status)
         if not is_same and not self.workspace.is_opened(self.parts):
-            self.workspace.check_identity(status, self.shown, change=self.change)
+            self.workspace.check_identity(status, self.display_path, change=self.change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ class WorkspaceRules:
     may_change: Callable[[str], bool] = lambda path: True
     may_remove: Callable[[str], bool] = lambda path: True
     """Return whether a path and everything in it may be removed or moved."""
-    shows: Callable[[str], bool] = lambda path: False
+    may_read_protected: Callable[[str], bool] = lambda path: False
     """Return whether a protected file may be read because a person has named it."""
     locate: Callable[[str], tuple[OpenWorkspace, Parts] | None] = lambda path: None
     """Return the workspace that contains an absolute path outside this one, and the path in it; None without one."""
-    named: Callable[[], str] = lambda: ""  # return the added directories, for messages
+    describe_added: Callable[[], str] = lambda: ""  # return the added directories, for messages
 
 
 NO_RULES = WorkspaceRules()
@@ -180,7 +180,7 @@ class OpenWorkspace:
         read_only = tuple(read_only)
         self._read_only = _intern_names(tuple(dict.fromkeys(self._paths_within(read_only))))
         self._outside_paths = _intern_names(
-            tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
+            tuple(path for path in (*off_limits, *protected) if not self._contains_workspace(path))
         )
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
         self._folded_states = _intern_names(tuple(map(fold_case, self._states)))
@@ -225,17 +225,17 @@ class OpenWorkspace:
         `follow`: follow a link at the end of the path. `change`: the file will be changed or removed. `create`: create
         missing directories on the way.
         """
-        shown = printable(path)
-        home, parts = self._home(path)
-        walk = _PathWalk(home, shown, follow=follow, create=create, change=change or create)
+        display_path = printable(path)
+        home, parts = self._locate_checked(path)
+        walk = _PathWalk(home, display_path, follow=follow, create=create, change=change or create)
         try:
-            home.check_way(parts, shown, change=walk.change)  # check before a directory is created on the way
+            home.check_way(parts, display_path, change=walk.change)  # check before a directory is created on the way
             resolved = walk.to(parts)
             if walk.change:
                 resolved.workspace.check_change(resolved.parts)
             yield resolved
         except OSError as error:
-            raise SkillError(explain(error, shown)) from error
+            raise SkillError(explain(error, display_path)) from error
         finally:
             walk.close()
 
@@ -254,7 +254,7 @@ class OpenWorkspace:
 
         Raises SkillError for a path outside.
         """
-        home, parts = self._home(path)
+        home, parts = self._locate_checked(path)
         try:
             return os.stat("/".join(parts) or ".", dir_fd=home._root).st_size
         except OSError:
@@ -265,13 +265,15 @@ class OpenWorkspace:
         if not parts:
             raise SkillError("the workspace itself can be neither moved nor deleted; name a file or folder in it")
         way = fold_case(parts)
-        if any(fold_case(state)[: len(way)] == way for state in self._state_ways()):
+        if any(fold_case(state)[: len(way)] == way for state in self._state_paths()):
             raise self.state_refusal(self.display_path(parts))
         if not self.is_opened(parts) and any(program[: len(way)] == way for program in self._folded_read_only):
             raise self.program_refusal(self.display_path(parts))
         if not self._rules.may_remove(self._real_path(parts)):
-            shown = self.display_path(parts)
-            raise SkillError(f"{shown} is, or contains, a path of [sandbox]: it can be neither moved nor deleted")
+            display_path = self.display_path(parts)
+            raise SkillError(
+                f"{display_path} is, or contains, a path of [sandbox]: it can be neither moved nor deleted"
+            )
         self.check_git(parts, whole=True)
 
     def may_change(self, parts: Parts) -> bool:
@@ -304,22 +306,22 @@ class OpenWorkspace:
                     reason = "which git's configuration names and which is off limits to tools"
                     raise SkillError(f"{place}, {reason}; ask a person to see to it")
 
-    def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
+    def check_way(self, parts: Parts, display_path: str, *, change: bool = True) -> None:
         """Raise SkillError for a path to the state or a protected file; with `change` also for a readable one."""
         if self.only and parts[:1] != (self.only,):
-            raise self.outside(shown)
+            raise self.outside(display_path)
         if self.is_opened(parts):
             return
         way = fold_case(parts)
         if is_at_or_below(way, self._folded_states):
-            raise self.state_refusal(shown)
+            raise self.state_refusal(display_path)
         if not change and self.is_shown(parts):
             return
         reason = protected_by_name((*self._outer_names, *way), change=change) or self._protection_problem(parts, way)
         if reason is not None:
-            raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
+            raise SkillError(f"{display_path} is {reason}, which is off limits to tools; ask a person to see to it")
         if change and is_at_or_below(way, self._folded_read_only):
-            raise self.program_refusal(shown)
+            raise self.program_refusal(display_path)
 
     def is_project_state(self, directory: int, name: str) -> bool:
         """Return whether an entry of an open directory is the state of the project that is defined there."""
@@ -343,7 +345,7 @@ class OpenWorkspace:
 
     def is_shown(self, parts: Parts) -> bool:
         """Return whether a protected file may be read because a person has named it."""
-        return self._rules.shows(self._real_path(parts))
+        return self._rules.may_read_protected(self._real_path(parts))
 
     def display_path(self, parts: Parts) -> str:
         """Return a path in the form for results and messages."""
@@ -358,22 +360,23 @@ class OpenWorkspace:
         location = self._rules.locate(path)
         return location if location is None else (location[0].opening(self._opens), location[1])
 
-    def outside(self, shown: str) -> SkillError:
+    def outside(self, display_path: str) -> SkillError:
         """Return the error for a path outside."""
         return SkillError(
-            f"{shown} is outside the workspace; use a path relative to the workspace{self._rules.named()}"
+            f"{display_path} is outside the workspace; use a path relative to the workspace"
+            f"{self._rules.describe_added()}"
         )
 
     def check_identity(
-        self, status: os.stat_result, shown: str, protected: frozenset[Identity] | None = None, *, change: bool
+        self, status: os.stat_result, display_path: str, protected: frozenset[Identity] | None = None, *, change: bool
     ) -> None:
         """Raise SkillError for a file or directory that is off limits under another name, or must not be changed."""
         if identity(status) in (self.protected_identities() if protected is None else protected):
-            raise SkillError(f"{shown} is another name of a file that is off limits to tools; use another path")
-        if change and stat.S_ISREG(status.st_mode) and identity(status) in self._identities(self._read_only_names):
-            raise self.program_refusal(shown)
-        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
-            raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
+            raise SkillError(f"{display_path} is another name of a file that is off limits to tools; use another path")
+        if change and stat.S_ISREG(status.st_mode) and identity(status) in self._read_identities(self._read_only_names):
+            raise self.program_refusal(display_path)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_hard_link_to_kept(identity(status)):
+            raise SkillError(f"{display_path} is a link to a file that is off limits to tools; use another path")
 
     def relative_parts(self, path: str) -> Parts | None:
         """Return an absolute path relative to the workspace, judged by its text; None if it begins outside."""
@@ -390,32 +393,34 @@ class OpenWorkspace:
 
     def state_identities(self) -> frozenset[Identity]:
         """Return the identities of the existing state directories and files."""
-        return self._identities(self._state_names)
+        return self._read_identities(self._state_names)
 
     def protected_identities(self) -> frozenset[Identity]:
         """Return the identities of the state and the protected files."""
-        return self._identities(self._protected_names)
+        return self._read_identities(self._protected_names)
 
     def is_state(self, parts: Parts) -> bool:
         """Return whether a path leads to or into the state, judged by its names."""
         return is_at_or_below(fold_case(parts), self._folded_states)
 
-    def state_refusal(self, shown: str) -> SkillError:
+    def state_refusal(self, display_path: str) -> SkillError:
         name = "/".join(self._states[0])
-        return SkillError(f"{shown}: the state directory {name}/ is off limits to tools; use another path")
+        return SkillError(f"{display_path}: the state directory {name}/ is off limits to tools; use another path")
 
-    def project_state_refusal(self, shown: str) -> SkillError:
+    def project_state_refusal(self, display_path: str) -> SkillError:
         """Return the error for the state of another project."""
-        return SkillError(f"{shown} is the state of a perstack project, which is off limits to tools; use another path")
-
-    def program_refusal(self, shown: str) -> SkillError:
-        """Return the error for changing a program that the host or a permission rule runs."""
         return SkillError(
-            f"{shown} is, or holds, what a command in perstack.toml or a permission rule runs: tools may only read it;"
-            " use another path, or ask a person for a rule that names this one"
+            f"{display_path} is the state of a perstack project, which is off limits to tools; use another path"
         )
 
-    def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
+    def program_refusal(self, display_path: str) -> SkillError:
+        """Return the error for changing a program that the host or a permission rule runs."""
+        return SkillError(
+            f"{display_path} is, or holds, what a command in perstack.toml or a permission rule runs: tools may only"
+            " read it; use another path, or ask a person for a rule that names this one"
+        )
+
+    def _read_identities(self, names: Iterable[str]) -> frozenset[Identity]:
         root, identities = self._root, set[Identity]()
         for name in names:  # not cached: a protected name may lead to another file at each call
             try:
@@ -433,16 +438,17 @@ class OpenWorkspace:
                 return "a file that perstack.toml includes"
         return None
 
-    def _is_kept_elsewhere(self, target: Identity) -> bool:
+    def _is_hard_link_to_kept(self, target: Identity) -> bool:
+        """Return whether a file is also in the state, or under another protected path."""
         ways = (*self._states, *PROTECTED_WAYS)
         starts = [*(self.root.joinpath(*way) for way in ways), *self._outside_paths]
         return any(target[1] == inode for inode in inodes(starts))
 
-    def _holds_workspace(self, path: Path) -> bool:
+    def _contains_workspace(self, path: Path) -> bool:
         real = Path(os.path.realpath(path))
         return any(name.is_relative_to(real) for name in self._names)
 
-    def _state_ways(self) -> Iterator[Parts]:
+    def _state_paths(self) -> Iterator[Parts]:
         for way in self._states:
             yield way
             real = self.relative_parts(os.path.realpath(self.root.joinpath(*way)))
@@ -460,7 +466,8 @@ class OpenWorkspace:
     def _real_path(self, parts: Parts) -> str:
         return "/".join((str(self.real).rstrip("/"), *parts))
 
-    def _home(self, path: str) -> tuple[OpenWorkspace, Parts]:
+    def _locate_checked(self, path: str) -> tuple[OpenWorkspace, Parts]:
+        """Return the workspace and parts of a path. Raises SkillError for an invalid one or one outside."""
         if "\0" in path:
             raise SkillError("a path cannot contain a NUL character; remove it")
         if not is_encodable(path):
@@ -482,9 +489,11 @@ def _is_covered(path: str, target: str, *, whole: bool) -> bool:
 
 
 class _PathWalk:
-    def __init__(self, workspace: OpenWorkspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
+    def __init__(
+        self, workspace: OpenWorkspace, display_path: str, *, follow: bool, create: bool, change: bool
+    ) -> None:
         self._workspace = workspace
-        self._shown = shown
+        self._display_path = display_path
         self._follow = follow
         self._create = create
         self.change = change
@@ -508,57 +517,59 @@ class _PathWalk:
             name = remaining.pop()
             if name == "..":
                 if not self._parts:
-                    remaining = self._out("/".join(("..", *reversed(remaining))))
+                    remaining = self._leave_workspace("/".join(("..", *reversed(remaining))))
                 else:
-                    self._back()
+                    self._leave_directory()
                 continue
             is_last = not remaining
             if is_last and not self._follow:
-                return self._arrive(name)
-            target = self._link(name)
+                return self._resolve_last(name)
+            target = self._read_link(name)
             if target is not None:
                 self._check_project(name, (*self._parts, name))
-                remaining += reversed(self._redirect(target))
+                remaining += reversed(self._follow_link(target))
             elif is_last:
-                return self._arrive(name)
+                return self._resolve_last(name)
             else:
-                self._enter(name)
+                self._enter_directory(name)
         if not self._parts:
             status = os.fstat(self._handles[-1])
             return ResolvedPath(self._handles[-1], ".", (), self._workspace, status, self.change)
         last = self._parts[-1]
-        self._back()
-        return self._arrive(last)
+        self._leave_directory()
+        return self._resolve_last(last)
 
-    def _arrive(self, name: str) -> ResolvedPath:
+    def _resolve_last(self, name: str) -> ResolvedPath:
+        """Check the last component and return it unopened."""
         parts = (*self._parts, name)
         home = self._workspace
         if parts != self._checked:
-            home.check_way(parts, self._shown, change=self.change)
+            home.check_way(parts, self._display_path, change=self.change)
         if self.change:
             home.check_repository(self._handles[-1], parts)
         self._check_project(name, parts, whole=self.change and not self._follow)  # the link itself is moved or deleted
         status = status_at(name, self._handles[-1])
         if status is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
-            self._check(status)
+            self._check_opened(status)
         return ResolvedPath(self._handles[-1], name, parts, self._workspace, status, self.change)
 
     def _check_project(self, name: str, parts: Parts, *, whole: bool = False) -> None:
         home = self._workspace
         is_state = home.is_project_state(self._handles[-1], name) or home.is_in(self._states, parts, whole=whole)
         if is_state and not home.is_opened(parts):
-            raise home.project_state_refusal(self._shown)
+            raise home.project_state_refusal(self._display_path)
 
-    def _check(self, status: os.stat_result) -> None:
+    def _check_opened(self, status: os.stat_result) -> None:
         if self._protected_ids is None:
             self._protected_ids = self._workspace.protected_identities()
-        self._workspace.check_identity(status, self._shown, self._protected_ids, change=self.change)
+        self._workspace.check_identity(status, self._display_path, self._protected_ids, change=self.change)
 
-    def _back(self) -> None:
+    def _leave_directory(self) -> None:
         os.close(self._handles.pop())
         self._parts.pop()
 
-    def _link(self, name: str) -> str | None:
+    def _read_link(self, name: str) -> str | None:
+        """Return a link's target; None if this is not a link."""
         try:
             return os.readlink(name, dir_fd=self._handles[-1])
         except FileNotFoundError:
@@ -568,21 +579,26 @@ class _PathWalk:
                 return None
             raise
 
-    def _redirect(self, target: str) -> Parts:
+    def _follow_link(self, target: str) -> Parts:
         self._links += 1
         if self._links > _MAX_LINKS:
-            raise SkillError(f"{self._shown} goes through more than {_MAX_LINKS} symbolic links; use another path")
+            raise SkillError(
+                f"{self._display_path} goes through more than {_MAX_LINKS} symbolic links; use another path"
+            )
         if not target.startswith("/"):
             return tuple(part for part in target.split("/") if part not in ("", "."))
-        return self._from(target)
+        return self._restart_at(target)
 
-    def _out(self, target: str) -> list[str]:
-        return list(reversed(self._from(str(self._workspace.real / target))))
+    def _leave_workspace(self, target: str) -> list[str]:
+        return list(reversed(self._restart_at(str(self._workspace.real / target))))
 
-    def _from(self, target: str) -> Parts:
+    def _restart_at(self, target: str) -> Parts:
+        """Continue the walk at an absolute target, possibly in another workspace. Return the parts to walk."""
         location = self._workspace.locate(target)
         if location is None:
-            raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
+            raise SkillError(
+                f"{self._display_path} leads outside the workspace through a symbolic link; use another path"
+            )
         self._workspace, parts = location
         self._protected_ids, self._checked, self._parts = None, (), []
         handle = self._workspace.open_root()
@@ -591,22 +607,23 @@ class _PathWalk:
         self._states += self._workspace.project_states(handle, ())
         return parts
 
-    def _enter(self, name: str) -> None:
+    def _enter_directory(self, name: str) -> None:
+        """Check and open a directory on the way, creating it if the walk may."""
         way = (*self._parts, name)
         is_opened = self._workspace.is_opened(way, is_on_the_way=True)
         if not is_opened:
-            self._workspace.check_way(way, self._shown, change=self.change)
+            self._workspace.check_way(way, self._display_path, change=self.change)
             if self.change:
                 self._workspace.check_repository(self._handles[-1], way)
             self._check_project(name, way)
-        handle = self._open(name)
+        handle = self._open_directory(name)
         self._handles.append(handle)
         self._parts.append(name)
         self._states += self._workspace.project_states(handle, way)
         if not is_opened:
-            self._check(os.fstat(handle))
+            self._check_opened(os.fstat(handle))
 
-    def _open(self, name: str) -> int:
+    def _open_directory(self, name: str) -> int:
         if self._create and status_at(name, self._handles[-1]) is None:
             self._workspace.check_change((*self._parts, name))
             with suppress(FileExistsError):

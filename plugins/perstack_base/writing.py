@@ -27,49 +27,50 @@ def write_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), create=True) as place:
         replace(place, data)
-        return {"path": place.shown, "text": echo(text(args, "text"))}
+        return {"path": place.display_path, "text": echo(text(args, "text"))}
 
 
 def append_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
-            raise SkillError(f"{place.shown} does not exist; use writeTextFile to create it")
+            raise SkillError(f"{place.display_path} does not exist; use writeTextFile to create it")
         with open_regular(place, os.O_WRONLY | os.O_APPEND) as file:
             file.write(data)
-        return {"path": place.shown, "text": echo(text(args, "text"))}
+        return {"path": place.display_path, "text": echo(text(args, "text"))}
 
 
 def delete_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         status = place.status()
         if place.is_workspace or (status is not None and stat.S_ISDIR(status.st_mode)):
-            raise SkillError(f"{place.shown} is a directory; use deleteDirectory")
+            raise SkillError(f"{place.display_path} is a directory; use deleteDirectory")
         place.refuse_removal()
         os.unlink(place.name, dir_fd=place.directory)
-        return {"path": place.shown}
+        return {"path": place.display_path}
 
 
 def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
+    """Run `moveFile`. Raises SkillError if anything that moves, or its destination, is protected."""
     with workspace.place(text(args, "source"), follow=False, change=True) as source:
         source.refuse_removal()
         status = source.status()
         if status is None:
-            raise SkillError(f"{source.shown} does not exist; listDirectory shows what does")
+            raise SkillError(f"{source.display_path} does not exist; listDirectory shows what does")
         with workspace.place(text(args, "destination"), follow=False, create=True) as destination:
             if stat.S_ISDIR(status.st_mode):
                 check_tree(source, destination)
             else:
                 refuse_git_head(destination)
                 _refuse_link_to_state(status, destination)
-            _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
-        return {"source": source.shown, "destination": destination.shown}
+            _move_atomically(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
+        return {"source": source.display_path, "destination": destination.display_path}
 
 
 def replace(path: ResolvedPath, data: bytes) -> None:
     """Replace a file's content atomically; its owner and mode are kept."""
     refuse_git_head(path)
-    old = _replaceable(path)
+    old = _check_replaceable(path)
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o666, dir_fd=path.directory)
@@ -85,23 +86,24 @@ def replace(path: ResolvedPath, data: bytes) -> None:
         raise
 
 
-def echo(written: str) -> str:
+def echo(text: str) -> str:
     """Return only the beginning of a text for a result: the call contains it already, and results cost tokens."""
-    if len(written) <= _MAX_ECHO_CHARS:
-        return written
-    return f"{written[:_MAX_ECHO_CHARS]}… ({len(written)} characters)"
+    if len(text) <= _MAX_ECHO_CHARS:
+        return text
+    return f"{text[:_MAX_ECHO_CHARS]}… ({len(text)} characters)"
 
 
-def _replaceable(path: ResolvedPath) -> os.stat_result | None:
+def _check_replaceable(path: ResolvedPath) -> os.stat_result | None:
+    """Return the status of a file that may be overwritten; None if it does not exist. Raises SkillError."""
     status = path.status()
     if status is None:
         return None
     if stat.S_ISDIR(status.st_mode):
-        raise SkillError(f"{path.shown} is a directory; name a file in it")
+        raise SkillError(f"{path.display_path} is a directory; name a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise SkillError(f"{path.shown} is not a regular file; use another path")
+        raise SkillError(f"{path.display_path} is not a regular file; use another path")
     if not os.access(path.name, os.W_OK, dir_fd=path.directory):
-        raise SkillError(f"{path.shown} is read-only; use another path, or change its mode with exec chmod")
+        raise SkillError(f"{path.display_path} is read-only; use another path, or change its mode with exec chmod")
     return status
 
 
@@ -117,12 +119,14 @@ def _write_all(handle: int, data: bytes) -> None:
         remaining = remaining[os.write(handle, remaining) :]
 
 
-def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:
+def _move_atomically(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:
     """Rename onto a placeholder that this creates: a plain rename would overwrite a file created in the meantime."""
     if destination.is_workspace or destination.status() is not None:
-        raise SkillError(f"{destination.shown} already exists; moveFile never overwrites: use another destination")
+        raise SkillError(
+            f"{destination.display_path} already exists; moveFile never overwrites: use another destination"
+        )
     if is_directory and destination.path.is_relative_to(source.path):
-        raise SkillError(f"{source.shown} cannot be moved into itself; use a destination outside it")
+        raise SkillError(f"{source.display_path} cannot be moved into itself; use a destination outside it")
     if is_directory:
         os.mkdir(destination.name, dir_fd=destination.directory)
     else:
@@ -138,7 +142,7 @@ def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool
 def _refuse_link_to_state(status: os.stat_result, destination: ResolvedPath) -> None:
     """Raise SkillError for a link that would get the name of a project's state directory: its target would be state."""
     if stat.S_ISLNK(status.st_mode) and is_state_folder(destination.name):
-        raise SkillError(f"{destination.shown} would be a link to the state of a project; use another name")
+        raise SkillError(f"{destination.display_path} would be a link to the state of a project; use another name")
 
 
 def _remove_placeholder(path: ResolvedPath, *, is_directory: bool) -> None:
@@ -158,8 +162,8 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         with open_regular(place) as file:
             data = file.read(MAX_EDITED_BYTES + 1)
         if len(data) > MAX_EDITED_BYTES:
-            raise SkillError(f"{place.shown} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
-        change = replacement(data, old, new, place.shown)
+            raise SkillError(f"{place.display_path} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
+        change = replacement(data, old, new, place.display_path)
         replace(place, change.applied(data))
         texts: JsonObject = {name: echo(text(args, name)) for name in ("oldText", "newText")}
-        return {"path": place.shown, "from": data.count(b"\n", 0, change.at), **texts}
+        return {"path": place.display_path, "from": data.count(b"\n", 0, change.at), **texts}

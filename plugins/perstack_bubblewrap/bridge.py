@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 
 
-def carry(source: socket.socket, target: socket.socket) -> None:
+def copy_stream(source: socket.socket, target: socket.socket) -> None:
     """Copy bytes from one socket to the other until the end, then shut down the target's writing side."""
     with suppress(OSError):
         while chunk := source.recv(65536):
@@ -36,9 +36,9 @@ def serve(client: socket.socket, path: str, target: bytes) -> None:
                     return
         except OSError:
             return
-        downstream = threading.Thread(target=carry, args=(proxy, client), daemon=True)
+        downstream = threading.Thread(target=copy_stream, args=(proxy, client), daemon=True)
         downstream.start()
-        carry(client, proxy)
+        copy_stream(client, proxy)
         downstream.join()
 
 

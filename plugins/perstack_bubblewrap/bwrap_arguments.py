@@ -71,7 +71,7 @@ class FolderView:
     emptied: tuple[str, ...] = ()  # directories shown as empty
     hidden: tuple[str, ...] = ()  # files shown with other content
     fixed: tuple[str, ...] = ()  # files and directories that can be read but not changed, moved or removed
-    held: tuple[str, ...] = ()  # directories that can be changed but not moved or removed
+    unmovable: tuple[str, ...] = ()  # directories that can be changed but not moved or removed
     anchored: tuple[str, ...] = ()
     """Files whose parent directories cannot be moved either, so that no other file can take their place."""
 
@@ -90,33 +90,33 @@ def arguments(
 
     `extra_mounts` are inserted before the options that make the rest read-only. A path without a handle is not mounted.
     """
-    words = [
+    options = [
         *_ISOLATED,
-        *(word for target, link in system.links for word in ("--symlink", target, link)),
+        *(option for target, link in system.links for option in ("--symlink", target, link)),
         *_option_for_each("--ro-bind", system.folders),
-        *(word for source, place in system.files for word in ("--ro-bind", source, place)),
-        *_proc(system),
+        *(option for source, place in system.files for option in ("--ro-bind", source, place)),
+        *_proc_mounts(system),
         *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", f"/dev/{_SHM}"),
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
         *("--dir", "/var", "--symlink", TMP, f"/var{TMP}"),
-        *_person(system, view, handles),
+        *_person_mounts(system, view, handles),
         *extra_mounts,
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--clearenv"),
-        *(word for name, value in env.items() for word in ("--setenv", name, value)),
+        *(option for name, value in env.items() for option in ("--setenv", name, value)),
     ]
-    if any("\0" in word for word in words):
+    if any("\0" in option for option in options):
         raise ValueError("embedded null byte")
     if any(not name or "=" in name for name in env):
         raise ValueError("a variable has an invalid name")
-    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+    return b"".join(option.encode("utf-8", "surrogateescape") + b"\0" for option in options)
 
 
 def environment(env: Mapping[str, str], view: FolderView) -> dict[str, str]:
     """Return a program's variables, with HOME, TMPDIR and the user set to what exists inside."""
     visible = (*view.readable, *view.writable)
     values = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
-    kept_names = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], visible)}
-    return {**env, **{name: value for name, value in values.items() if name not in kept_names}}
+    visible_names = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], visible)}
+    return {**env, **{name: value for name, value in values.items() if name not in visible_names}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +127,24 @@ class InnerMounts:
     fixed: tuple[str, ...]
 
 
-def inner_mounts(view: FolderView) -> InnerMounts:
+def find_inner_mounts(view: FolderView) -> InnerMounts:
     ancestors = (str(parent) for path in view.anchored for parent in PurePosixPath(path).parents)
-    paths = (path for path in (*ancestors, *view.held) if path not in view.writable)
+    paths = (path for path in (*ancestors, *view.unmovable) if path not in view.writable)
     changeable = (path for path in paths if is_below(path, view.writable))
     fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
     return InnerMounts(tuple(dict.fromkeys(changeable)), tuple(dict.fromkeys(fixed)))
 
 
-def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Iterable[str]:
+def _person_mounts(system: System, view: FolderView, handles: Mapping[str, int]) -> Iterable[str]:
     """Yield the mounts of the person's files. Parents come first, since a later mount would cover its content."""
-    visible, inner = (*view.readable, *view.writable), inner_mounts(view)
+    visible, inner_mounts = (*view.readable, *view.writable), find_inner_mounts(view)
     mounts: dict[str, tuple[str, ...]] = {}
     for path in view.readable:
-        if path not in inner.fixed:
+        if path not in inner_mounts.fixed:
             mounts[path] = ("--ro-bind", path, path)
     for path in view.writable:
         mounts[path] = ("--bind", path, path)
-    for option, paths in (("--bind-fd", inner.changeable), ("--ro-bind-fd", inner.fixed)):
+    for option, paths in (("--bind-fd", inner_mounts.changeable), ("--ro-bind-fd", inner_mounts.fixed)):
         mounts |= {path: (option, str(handles[path]), path) for path in paths if path in handles}
     mounts |= {path: ("--ro-bind", system.hidden, path) for path in view.hidden if is_below(path, visible)}
     emptied = [path for path in view.emptied if is_below(path, visible)]
@@ -155,7 +155,7 @@ def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Ite
         yield from ("--remount-ro", path)
 
 
-def _proc(system: System) -> Iterable[str]:
+def _proc_mounts(system: System) -> Iterable[str]:
     yield from ("--proc", "/proc")
     for path in _READ_ONLY:
         if path in system.proc:
@@ -193,7 +193,7 @@ def open_mount_sources(view: FolderView) -> Generator[dict[str, int]]:
     """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
     with ExitStack() as stack:
         handles: dict[str, int] = {}
-        for path in (*inner_mounts(view).changeable, *inner_mounts(view).fixed):
+        for path in (*find_inner_mounts(view).changeable, *find_inner_mounts(view).fixed):
             root = next(root for root in view.writable if is_below(path, (root,)))
             handle = open_below(root, PurePosixPath(path).relative_to(root).parts)
             if handle is not None:

@@ -57,7 +57,7 @@ class CgroupParent:
 @cache
 def cgroup_parents() -> tuple[CgroupParent, ...]:
     """Return the directories in which groups can be created on this machine, verified by creating one."""
-    own_groups = dict(_own_groups())
+    own_groups = dict(_groups_of_this_process())
     parents: list[CgroupParent] = []
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -82,7 +82,7 @@ class JobCgroup:
         """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
         self._limits = job_limits
         self._parts: list[tuple[CgroupParent, Path, tuple[str, ...]]] = []
-        self._count = 0
+        self._read_count = 0
         missing = set(job_limits.controllers)
         for parent in cgroup_parents():
             controllers = tuple(controller for controller in parent.controllers if controller in missing)
@@ -92,16 +92,16 @@ class JobCgroup:
                 folder.mkdir()
                 self._parts.append((parent, folder, controllers))
                 missing -= set(controllers)
-                self._limit(parent, folder, controllers)
+                self._write_limits(parent, folder, controllers)
 
     def add_program(self) -> ProgramCgroup:
         """Create the subgroup of one more program."""
-        self._count += 1
+        self._read_count += 1
         parts: list[tuple[CgroupParent, Path]] = []
         for parent, folder, controllers in self._parts:
             if parent.is_v2:
                 (folder / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
-            subgroup = folder / str(self._count)
+            subgroup = folder / str(self._read_count)
             subgroup.mkdir()
             parts.append((parent, subgroup))
             if parent.is_v2 and "memory" in controllers:
@@ -111,9 +111,10 @@ class JobCgroup:
     def remove(self) -> None:
         """Remove the group once no program is left. A non-empty group stays, for the next process to remove."""
         for _, folder, _ in self._parts:
-            _remove(folder)
+            _remove_group(folder)
 
-    def _limit(self, parent: CgroupParent, folder: Path, controllers: Sequence[str]) -> None:
+    def _write_limits(self, parent: CgroupParent, folder: Path, controllers: Sequence[str]) -> None:
+        """Write the limits of these controllers into a new group."""
         job_limits = self._limits
         if job_limits.memory is not None and "memory" in controllers:
             if parent.is_v2:
@@ -149,9 +150,9 @@ class ProgramCgroup:
     def exceeded_controller(self) -> Controller | None:
         """Return the controller whose limit was exceeded; None without one."""
         for parent, folder in self.parts:
-            if _count(folder / ("memory.events" if parent.is_v2 else "memory.oom_control"), "oom_kill"):
+            if _read_count(folder / ("memory.events" if parent.is_v2 else "memory.oom_control"), "oom_kill"):
                 return "memory"
-            if _count(folder / "pids.events", "max"):
+            if _read_count(folder / "pids.events", "max"):
                 return "pids"
         return None
 
@@ -160,11 +161,11 @@ class ProgramCgroup:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _REMOVAL_TIMEOUT_S
         remaining = [folder for _, folder in self.parts]
-        while (remaining := [folder for folder in remaining if not _remove(folder)]) and loop.time() < deadline:  # noqa: ASYNC110 - the kernel has no event for this
+        while (remaining := [folder for folder in remaining if not _remove_group(folder)]) and loop.time() < deadline:  # noqa: ASYNC110 - the kernel has no event for this
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def _own_groups() -> Iterator[tuple[str, str]]:
+def _groups_of_this_process() -> Iterator[tuple[str, str]]:
     """Yield controller names with this process's group; the name is empty for v2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -179,7 +180,7 @@ def _v2_parent(mount: Path, own_path: str) -> Iterator[CgroupParent]:
         with suppress(OSError):
             names = (folder / "cgroup.subtree_control").read_text().split()
             useful = tuple(name for name in names if name in ("memory", "pids", "cpu"))
-            if useful and _can_make(folder):
+            if useful and _can_create(folder):
                 yield CgroupParent(folder, useful, is_v2=True)
                 return
         folder = folder.parent
@@ -187,16 +188,16 @@ def _v2_parent(mount: Path, own_path: str) -> Iterator[CgroupParent]:
 
 def _v1_parent(mount: Path, own_path: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
     folder = mount / own_path.lstrip("/")
-    if _can_make(folder):
+    if _can_create(folder):
         yield CgroupParent(folder, names, is_v2=False)
 
 
-def _can_make(folder: Path) -> bool:
-    trial = folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-trial"
+def _can_create(folder: Path) -> bool:
+    test_group = folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-trial"
     try:
-        trial.mkdir()
-        can_join = os.access(trial / "cgroup.procs", os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
-        trial.rmdir()
+        test_group.mkdir()
+        can_join = os.access(test_group / "cgroup.procs", os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+        test_group.rmdir()
     except OSError:
         return False
     return can_join
@@ -208,11 +209,11 @@ def _remove_stale_groups(folder: Path) -> None:
         if pid.isdigit() and process_start_time(int(pid)) != start:
             for subgroup in group.iterdir():
                 if subgroup.is_dir():
-                    _remove(subgroup)
-            _remove(group)
+                    _remove_group(subgroup)
+            _remove_group(group)
 
 
-def _remove(folder: Path) -> bool:
+def _remove_group(folder: Path) -> bool:
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -222,7 +223,7 @@ def _remove(folder: Path) -> bool:
     return True
 
 
-def _count(file: Path, name: str) -> int:
+def _read_count(file: Path, name: str) -> int:
     with suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
             key, _, value = line.partition(" ")

@@ -78,7 +78,7 @@ class ProtectedFileScanner:
         """Scan `root`, except what is below the directories `without`."""
         self._root = root
         self._without = without
-        self._known: dict[str, _Folder] = {}
+        self._cached_folders: dict[str, _Folder] = {}
 
     def scan(self, *, may_be_partial: bool = False) -> ProtectedFiles:
         """Return the protected files. Raises SkillError if there are too many directories to scan.
@@ -91,7 +91,7 @@ class ProtectedFileScanner:
                 f"{self._root} has more than {MAX_FOLDERS:,} folders, too many to find every file in them that a"
                 " sandbox has to hide: use a smaller workspace"
             )
-        self._known = folders
+        self._cached_folders = folders
         return ProtectedFiles(
             tuple(dict.fromkeys(path for folder in folders.values() for path in folder.hidden)),
             tuple(path for folder in folders.values() for path in folder.fixed),
@@ -116,8 +116,9 @@ class ProtectedFileScanner:
         return scanned, True
 
     def _scan_folder(self, path: str) -> _Folder:
+        """Return the protected entries of a directory, from the last scan if its ctime is unchanged."""
         ctime_ns = Path(path).stat(follow_symlinks=False).st_ctime_ns
-        cached = self._known.get(path)
+        cached = self._cached_folders.get(path)
         if cached is not None and cached.is_settled and cached.changed == ctime_ns:
             return cached
         now = time.time_ns()
@@ -130,7 +131,7 @@ class ProtectedFileScanner:
             if (is_state or (DEFINITION in names and is_state_folder(entry.name))) and entry.is_dir():
                 folder.states.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
             else:
-                _note(entry, folder)
+                _add_entry(entry, folder)
         if _is_repository(names):
             folder.folders.clear()
             folder.fixed.append(path)
@@ -140,7 +141,7 @@ class ProtectedFileScanner:
     def names_of(self, linked: frozenset[tuple[int, int]]) -> Iterator[str]:
         """Yield every name of these hard-linked files in the directories of the last scan."""
         inodes = {inode for _, inode in linked}
-        for path in self._known:
+        for path in self._cached_folders:
             with suppress(OSError), os.scandir(path) as entries:
                 for entry in entries:
                     if entry.inode() in inodes and entry.is_file(follow_symlinks=False):
@@ -157,7 +158,8 @@ def _is_repository(names: Mapping[str, os.DirEntry[str]]) -> bool:
     return "commondir" in names or {"objects", "refs"} <= names.keys()
 
 
-def _note(entry: os.DirEntry[str], folder: _Folder) -> None:
+def _add_entry(entry: os.DirEntry[str], folder: _Folder) -> None:
+    """Record an entry in the list of its protection; ordinary files in none."""
     name = entry.name
     if is_git_link(name):
         folder.gits.append(entry.path)
@@ -165,7 +167,7 @@ def _note(entry: os.DirEntry[str], folder: _Folder) -> None:
         folder.folders.append(entry.path)
         return
     elif is_variables(name):
-        _hide(entry, folder)
+        _add_hidden(entry, folder)
         return
     elif not is_definition(name):
         return
@@ -173,7 +175,7 @@ def _note(entry: os.DirEntry[str], folder: _Folder) -> None:
     folder.executed.append(entry.path)
 
 
-def _hide(entry: os.DirEntry[str], folder: _Folder) -> None:
+def _add_hidden(entry: os.DirEntry[str], folder: _Folder) -> None:
     path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
     with suppress(OSError):
         status = Path(path).stat()
@@ -217,12 +219,12 @@ The identity recognises a repository after a move. None for a symbolic link, who
 
 @dataclass(slots=True)
 class FileViewBuilder:
-    """A builder of file views. Its methods block and must not run concurrently."""
+    """Builder of file views. Its methods block and must not run concurrently."""
 
     policy: SandboxPolicy
-    around: Surroundings
+    surroundings: Surroundings
     _scanners: dict[str, ProtectedFileScanner] = field(default_factory=dict[str, ProtectedFileScanner])
-    _known: _Executed | None = None  # executed paths that existed when no program was running
+    _known_executed: _Executed | None = None  # executed paths that existed when no program was running
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
@@ -231,24 +233,24 @@ class FileViewBuilder:
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
         """
-        around = self.around
+        surroundings = self.surroundings
         roots = self._roots = self._policy_roots()
         scan = self._scan()
-        if is_quiet or self._known is None:
-            self._known = self._executed_paths(scan)
+        if is_quiet or self._known_executed is None:
+            self._known_executed = self._executed_paths(scan)
         writable, readable = roots.writable, roots.readable
-        linked = frozenset(chain(*(part.linked for part in scan.files), _linked_inodes(around.hidden)))
+        linked = frozenset(chain(*(part.linked for part in scan.files), _hard_linked_inodes(surroundings.hidden)))
         other_names = (path for finder in self._scanners.values() for path in finder.names_of(linked)) if linked else ()
         hidden = (*(path for part in scan.files for path in part.hidden), *scan.covered, *other_names)
-        protected = _with_resolved(map(str, around.protected))
-        held = (path for path in roots.named if path not in writable and is_below(path, readable))
+        protected = _add_resolved(map(str, surroundings.protected))
+        unmovable = (path for path in roots.named if path not in writable and is_below(path, readable))
         return FolderView(
-            (*readable, *(path for path in _with_resolved(more_readable) if not is_below(path, writable))),
+            (*readable, *(path for path in _add_resolved(more_readable) if not is_below(path, writable))),
             writable,
             scan.emptied,
             tuple(dict.fromkeys(path for path in hidden if path not in readable)),
             tuple(dict.fromkeys((*(path for part in scan.files for path in part.fixed), *protected, *scan.targets))),
-            tuple(held),
+            tuple(unmovable),
             (*protected, *scan.targets),
         )
 
@@ -258,28 +260,29 @@ class FileViewBuilder:
         Scans repeatedly, because the content of a `.git` is only seen once it has another name.
         """
         notes: dict[str, str] = {}
-        is_whole = True
-        known, moved_ids = self._known or {}, frozenset((self._known or {}).values())
+        is_complete = True
+        known, moved_ids = self._known_executed or {}, frozenset((self._known_executed or {}).values())
         for _ in range(_MAX_SCANS):
             scan = self._scan(may_be_partial=True)
-            is_whole = scan.is_whole
-            new = [
+            is_complete = scan.is_whole
+            new_paths = [
                 path
                 for (path, real), identity in self._executed_paths(scan).items()
                 if (path, real) not in known and (identity is None or identity not in moved_ids) and path not in notes
             ]
-            for path in new:
-                notes[path] = _set_aside(path, self._roots.writable)
-            if not new:
+            for path in new_paths:
+                notes[path] = _rename_or_remove(path, self._roots.writable)
+            if not new_paths:
                 break
-        if not is_whole:
+        if not is_complete:
             notes[""] = "there are too many folders to find every repository in them: look before you use git there"
         return tuple(notes.values())
 
     def _policy_roots(self) -> _Roots:
-        paths = places(self.around.workspace, self.policy.writable, self.policy.readable)
+        """Resolve the directories of the policy. Raises SkillError if a link redirects one."""
+        paths = places(self.surroundings.workspace, self.policy.writable, self.policy.readable)
         changeable = (name for place in paths if place.is_writable for name in place.names)
-        named = tuple(dict.fromkeys((*_with_resolved((str(self.around.workspace),)), *changeable)))
+        named = tuple(dict.fromkeys((*_add_resolved((str(self.surroundings.workspace),)), *changeable)))
         only_read = (name for place in paths if not place.is_writable for name in place.names)
         readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
         writable = tuple(path for path in named if not any(path != top and is_below(path, (top,)) for top in named))
@@ -287,13 +290,13 @@ class FileViewBuilder:
 
     def _scan(self, *, may_be_partial: bool = False) -> _Scan:
         roots = self._roots
-        hidden, covered = _existing_paths(map(str, self.around.hidden), roots.writable)
+        hidden, covered = _existing_paths(map(str, self.surroundings.hidden), roots.writable)
         folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
-        finders = [self._scanner(root, frozenset(hidden)) for root in folders]
+        finders = [self._scanner_for(root, frozenset(hidden)) for root in folders]
         files = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
         states = (path for part in files for path in part.states)
-        emptied = dict.fromkeys((*hidden, *(path for path in states if not _holds_root(path, roots))))
-        targets = tuple(_targets(files, roots.writable, self.around.env))
+        emptied = dict.fromkeys((*hidden, *(path for path in states if not _contains_root(path, roots))))
+        targets = tuple(_git_target_paths(files, roots.writable, self.surroundings.env))
         return _Scan(tuple(emptied), tuple(covered), files, targets)
 
     def _executed_paths(self, scan: _Scan) -> _Executed:
@@ -301,23 +304,25 @@ class FileViewBuilder:
         candidates = (
             *(path for part in scan.files for path in part.executed),
             *scan.targets,
-            *map(str, self.around.protected),
-            *map(str, self.around.included()),
+            *map(str, self.surroundings.protected),
+            *map(str, self.surroundings.included()),
         )
         return {
-            (path, os.path.realpath(path)): _identity(path)
+            (path, os.path.realpath(path)): _read_identity(path)
             for path in dict.fromkeys(candidates)
             if os.path.lexists(path) and is_below(os.path.realpath(os.path.dirname(path)), self._roots.writable)  # noqa: PTH120
         }
 
-    def _scanner(self, root: str, without: frozenset[str]) -> ProtectedFileScanner:
+    def _scanner_for(self, root: str, without: frozenset[str]) -> ProtectedFileScanner:
         key = root + "\0".join(sorted(without))
         if key not in self._scanners:
             self._scanners[key] = ProtectedFileScanner(root, without=without)
         return self._scanners[key]
 
 
-def _targets(files: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+def _git_target_paths(
+    files: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Mapping[str, str]
+) -> Iterator[str]:
     """Yield paths named by git's configuration that programs may change, under each of their names.
 
     A missing hooks directory or settings file is created, because otherwise a program could create it.
@@ -328,12 +333,13 @@ def _targets(files: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Ma
     for target in dict.fromkeys(target for top in sorted(tops) for target in git_targets(top, env)):
         for path in dict.fromkeys((target.path, os.path.realpath(target.path))):
             if is_below(path, writable) and not any(is_below(root, (path,)) for root in writable):
-                _make(path, target.kind)
+                _create_target(path, target.kind)
                 if target.kind is not TargetKind.WORD or not Path(path).is_dir():
                     yield path
 
 
-def _make(path: str, kind: TargetKind) -> None:
+def _create_target(path: str, kind: TargetKind) -> None:
+    """Create a missing hooks directory or settings file."""
     if kind is TargetKind.WORD or os.path.lexists(path):
         return
     with suppress(OSError):
@@ -344,7 +350,8 @@ def _make(path: str, kind: TargetKind) -> None:
             Path(path).touch(exist_ok=False)
 
 
-def _set_aside(path: str, writable: tuple[str, ...]) -> str:
+def _rename_or_remove(path: str, writable: tuple[str, ...]) -> str:
+    """Rename a file that git would execute, and return a sentence about it. One that was renamed before is removed."""
     folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
     name = os.path.basename(path)  # noqa: PTH119
     mark = f"set-aside-{token_hex(4)}"
@@ -367,7 +374,7 @@ def _set_aside(path: str, writable: tuple[str, ...]) -> str:
     return f"{reason}, so it was renamed to {new_name}"
 
 
-def _identity(path: str) -> Identity | None:
+def _read_identity(path: str) -> Identity | None:
     try:
         status = Path(path).stat(follow_symlinks=False)
     except OSError:
@@ -375,15 +382,16 @@ def _identity(path: str) -> Identity | None:
     return None if stat.S_ISLNK(status.st_mode) else (status.st_dev, status.st_ino)
 
 
-def _with_resolved(paths: Iterable[str]) -> tuple[str, ...]:
-    resolved: list[str] = []
+def _add_resolved(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the existing paths, each followed by its form without links."""
+    all_paths: list[str] = []
     for path in paths:
         if Path(path).exists():
-            resolved += [os.path.normpath(path), os.path.realpath(path)]
-    return tuple(dict.fromkeys(resolved))
+            all_paths += [os.path.normpath(path), os.path.realpath(path)]
+    return tuple(dict.fromkeys(all_paths))
 
 
-def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
+def _hard_linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
     for path in paths:
         with suppress(OSError):
             status = path.stat()
@@ -391,12 +399,12 @@ def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
                 yield status.st_dev, status.st_ino
 
 
-def _holds_root(path: str, roots: _Roots) -> bool:
+def _contains_root(path: str, roots: _Roots) -> bool:
     """Return whether a directory contains one that the policy names, so that it cannot be hidden."""
     return any(is_below(root, (path,)) for root in (*roots.named, *roots.readable))
 
 
 def _existing_paths(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Return the existing directories and files, except ancestors of a writable root: these cannot be hidden."""
-    names = [path for path in _with_resolved(paths) if not any(is_below(root, (path,)) for root in writable)]
+    names = [path for path in _add_resolved(paths) if not any(is_below(root, (path,)) for root in writable)]
     return [path for path in names if Path(path).is_dir()], [path for path in names if not Path(path).is_dir()]

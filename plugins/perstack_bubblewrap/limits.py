@@ -45,7 +45,7 @@ _SET = 'echo "$0" > /proc/sys/kernel/pid_max'
 def is_possible() -> bool:
     """Return whether this process may set `pid_max`, and the kernel has one per PID namespace."""
     release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
-    return os.geteuid() == 0 and release >= _MIN_KERNEL and _may_administer() and _nsenter() is not None
+    return os.geteuid() == 0 and release >= _MIN_KERNEL and _may_administer() and _find_nsenter() is not None
 
 
 @dataclass(slots=True)
@@ -68,15 +68,15 @@ class PausedProgram:
         self.close_inherited()
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
-                child = await self._child()
+                child = await self._read_child_pid()
         except TimeoutError:
             child = None
         if child is None:
             return  # the program has already ended, and its own result says why
-        argv = (_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
-        status, words = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
+        argv = (_find_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
+        status, message = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
         if status != 0:
-            raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
+            raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {message.strip()}")
         with suppress(BrokenPipeError):
             os.write(self.release_fd, b"\n")
 
@@ -85,7 +85,8 @@ class PausedProgram:
         while self.inherited:
             os.close(self.inherited.pop())
 
-    async def _child(self) -> int | None:
+    async def _read_child_pid(self) -> int | None:
+        """Return the pid of the program that bwrap reports; None if bwrap has ended."""
         loop, output = asyncio.get_running_loop(), b""
         while not (match := _CHILD.search(output)):
             ready = asyncio.Event()
@@ -118,7 +119,7 @@ def paused_until_limited(processes: int | None) -> Generator[PausedProgram | Non
         os.close(release_fd)
 
 
-def _nsenter() -> str | None:
+def _find_nsenter() -> str | None:
     return shutil.which("nsenter", path="/usr/bin:/bin")
 
 
@@ -131,7 +132,7 @@ def _may_administer() -> bool:
     return False
 
 
-_JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift; exec "$@"'
+_JOIN_SCRIPT = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift; exec "$@"'
 _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
 
 
@@ -164,7 +165,7 @@ def enforcement() -> dict[str, str]:
             texts[key] = f"holds for all programs of a Job together (cgroups {version})"
         elif key == "processes" and _uses_pid_max():
             texts[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): cgroups are not available here"
-        elif _by_rlimit(key):
+        elif _uses_rlimit(key):
             subject = "address space of each process" if key == "memory" else "processes of each program"
             texts[key] = f"holds for the {subject} (rlimit): cgroups are not available here"
         else:
@@ -177,12 +178,12 @@ def enforcement() -> dict[str, str]:
 def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
     controllers = available_controllers() if cgroup is not None else frozenset[str]()
-    words: list[str] = []
+    options: list[str] = []
     if policy.memory is not None and "memory" not in controllers:
-        words.append(f"--as={policy.memory}")
-    if policy.processes is not None and "pids" not in controllers and _by_rlimit("processes"):
-        words.append(f"--nproc={policy.processes}")
-    return ("prlimit", *words, "--") if words else ()
+        options.append(f"--as={policy.memory}")
+    if policy.processes is not None and "pids" not in controllers and _uses_rlimit("processes"):
+        options.append(f"--nproc={policy.processes}")
+    return ("prlimit", *options, "--") if options else ()
 
 
 def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None:
@@ -193,7 +194,7 @@ def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None
 
 def join_cgroup_argv(cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of bwrap's command line that first joins the cgroup."""
-    return () if cgroup is None else ("/bin/sh", "-c", _JOIN, "sh", *cgroup.procs_files, "--")
+    return () if cgroup is None else ("/bin/sh", "-c", _JOIN_SCRIPT, "sh", *cgroup.procs_files, "--")
 
 
 def describe_excess(controller: Controller, policy: SandboxPolicy) -> str:
@@ -211,15 +212,15 @@ def describe_excess(controller: Controller, policy: SandboxPolicy) -> str:
 
 
 def _is_enforced(key: str) -> bool:
-    return _CONTROLLERS[key] in available_controllers() or _by_rlimit(key) or (key == "processes" and _uses_pid_max())
+    return _CONTROLLERS[key] in available_controllers() or _uses_rlimit(key) or (key == "processes" and _uses_pid_max())
 
 
 def _uses_pid_max() -> bool:
     """Return whether `pid_max` enforces the limit: as root, for whom rlimits do not count."""
-    return not _by_rlimit("processes") and is_possible()
+    return not _uses_rlimit("processes") and is_possible()
 
 
-def _by_rlimit(key: str) -> bool:
+def _uses_rlimit(key: str) -> bool:
     """Return whether an rlimit enforces the limit. No rlimit bounds the number of root's processes."""
     if key == "cpu" or shutil.which("prlimit", path="/usr/bin:/bin") is None:
         return False
@@ -228,8 +229,8 @@ def _by_rlimit(key: str) -> bool:
 
 # Cgroups of the running Jobs. Runs of a Job share them, although their policies may differ.
 
-_TURN = Lock()
-_SHARED: dict[tuple[str, JobLimits], SharedCgroup] = {}
+_LOCK = Lock()
+_SHARED_CGROUPS: dict[tuple[str, JobLimits], SharedCgroup] = {}
 _NUMBERS = count(1)
 
 
@@ -243,10 +244,10 @@ class SharedCgroup:
 
     def leave(self) -> None:
         """End a use. The last user removes the cgroup."""
-        with _TURN:
+        with _LOCK:
             self.users -= 1
             if self.users == 0:
-                _SHARED.pop(self.key, None)
+                _SHARED_CGROUPS.pop(self.key, None)
                 self.group.remove()
 
 
@@ -255,13 +256,13 @@ def cgroup_of(policy: SandboxPolicy, job_id: str) -> SharedCgroup | None:
     job_limits = limits_of(policy)
     if not job_limits.controllers:
         return None
-    with _TURN:
+    with _LOCK:
         key = (job_id or f"none-{next(_NUMBERS)}", job_limits)
-        shared = _SHARED.get(key)
-        if shared is None:
+        shared_cgroup = _SHARED_CGROUPS.get(key)
+        if shared_cgroup is None:
             try:
-                shared = _SHARED[key] = SharedCgroup(key, JobCgroup(job_limits, f"{next(_NUMBERS)}"))
+                shared_cgroup = _SHARED_CGROUPS[key] = SharedCgroup(key, JobCgroup(job_limits, f"{next(_NUMBERS)}"))
             except OSError as error:
                 raise SkillError(f"no cgroup can be created for the limits of [sandbox]: {error}") from error
-        shared.users += 1
-        return shared
+        shared_cgroup.users += 1
+        return shared_cgroup

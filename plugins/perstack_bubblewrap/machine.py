@@ -84,7 +84,7 @@ def seccomp() -> bytes:
     return filter_of(machine)
 
 
-def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
+def find_bwrap(env: Mapping[str, str], *, path: str = os.defpath) -> str:
     """Return the path of bwrap in PATH or `path`. Raises UsageError, which says how to install it.
 
     Relative directories are skipped: a sandboxed program could replace bwrap in the workspace.
@@ -105,24 +105,24 @@ def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
 _usable: set[str] = set()
 
 
-async def check(bwrap: str) -> None:
+async def check_bwrap(bwrap: str) -> None:
     """Raise UsageError if bwrap is too old, or the kernel does not let it create a sandbox."""
     if bwrap in _usable:
         return
-    status, words = await run_trusted(bwrap, "--version")
-    version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
+    status, output = await run_trusted(bwrap, "--version")
+    version = tuple(int(part) for part in re.findall(r"\d+", output)[:2])
     _, options = await run_trusted(bwrap, "--help")
     if status != 0 or version < _MIN_VERSION or _REQUIRED_OPTION not in options:
         raise UsageError(
-            f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
+            f"{bwrap} is {output.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_REQUIRED_OPTION}, as distributions have it: update it"
         )
     with memory_files(arguments(system(), FolderView(), cwd="/", env={}), seccomp()) as (args_fd, filter_fd):
-        status, words = await run_trusted(
-            bwrap, "--args", str(args_fd), "--seccomp", str(filter_fd), "--", "/bin/true", keep=(args_fd, filter_fd)
+        status, output = await run_trusted(
+            bwrap, "--args", str(args_fd), "--seccomp", str(filter_fd), "--", "/bin/true", kept_fds=(args_fd, filter_fd)
         )
     if status != 0:
-        last = (words.strip().splitlines() or [f"exit status {status}"])[-1]
+        last = (output.strip().splitlines() or [f"exit status {status}"])[-1]
         raise UsageError(
             f"the kernel does not let bwrap create a sandbox ({last}): allow it user namespaces"
             " (user.max_user_namespaces, kernel.unprivileged_userns_clone, or an AppArmor profile for bwrap), or use"
@@ -131,16 +131,16 @@ async def check(bwrap: str) -> None:
     _usable.add(bwrap)
 
 
-async def run_trusted(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
+async def run_trusted(*argv: str, kept_fds: tuple[int, ...] = ()) -> tuple[int, str]:
     """Run a trusted program with a timeout; return its exit status and all its output."""
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True
+        *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=kept_fds, start_new_session=True
     )
     try:
         async with asyncio.timeout(_TRIAL_TIMEOUT_S):
-            out, err = await process.communicate()
+            stdout, stderr = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         return 1, f"no answer within {_TRIAL_TIMEOUT_S} s"
-    return process.returncode or 0, (out + err).decode("utf-8", "replace")
+    return process.returncode or 0, (stdout + stderr).decode("utf-8", "replace")

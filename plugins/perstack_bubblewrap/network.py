@@ -20,17 +20,19 @@ _PROXY_PORT = 3128
 class PlaceRefused(Exception):
     """Refusal of a network address, with a message for the model."""
 
-    words: str
+    message: str
 
     def __str__(self) -> str:
-        return self.words
+        return self.message
 
 
 def check_named(host: str, port: int, allowed: Iterable[str]) -> None:
     """Raise PlaceRefused if no entry names this host and port."""
     name = host.rstrip(".").casefold()
-    if not any(_names(entry, name, port) for entry in allowed):
-        raise PlaceRefused(f"{_short(host)}:{port} is not an address that this program may reach ([sandbox] network)")
+    if not any(_allows(entry, name, port) for entry in allowed):
+        raise PlaceRefused(
+            f"{_short_host(host)}:{port} is not an address that this program may reach ([sandbox] network)"
+        )
 
 
 def check_address(host: str, port: int, address: str, allowed: Iterable[str]) -> None:
@@ -52,8 +54,8 @@ def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:
 
 def proxy_port(allowed: Iterable[str]) -> int:
     """Return the proxy's port inside, which is none of the listed ports."""
-    used = local_ports(allowed)
-    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in used)
+    listed_ports = local_ports(allowed)
+    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in listed_ports)
 
 
 def wrong_ports(allowed: Iterable[str]) -> str:
@@ -65,11 +67,11 @@ def wrong_ports(allowed: Iterable[str]) -> str:
     return "" if low is None else f"`network`: localhost:{low} cannot be listened on inside, where ports begin at 1024"
 
 
-def _short(host: str) -> str:
+def _short_host(host: str) -> str:
     return host if len(host) <= _MAX_HOST_CHARS else f"{host[:_MAX_HOST_CHARS]}…"
 
 
-def _names(entry: str, host: str, port: int) -> bool:
+def _allows(entry: str, host: str, port: int) -> bool:
     name, _, entry_port = entry.casefold().partition(":")
     if (port not in _WEB) if not entry_port else (str(port) != entry_port):
         return False

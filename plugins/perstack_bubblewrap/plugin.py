@@ -26,13 +26,13 @@ class BubblewrapFactory(RuntimeFactory):
         """Return warnings. Raises UsageError without a usable bwrap, or for a workspace that exposes too much."""
         from perstack.support.sandbox_paths import check_place, check_places
         from perstack_bubblewrap.limits import unenforced_limits
-        from perstack_bubblewrap.machine import check, find, seccomp
+        from perstack_bubblewrap.machine import check_bwrap, find_bwrap, seccomp
         from perstack_bubblewrap.network import wrong_ports
         from perstack_bubblewrap.proxy import check_library
 
-        bwrap = find(surroundings.env)
+        bwrap = find_bwrap(surroundings.env)
         seccomp()
-        await check(bwrap)
+        await check_bwrap(bwrap)
         check_place("the workspace", str(surroundings.workspace), surroundings, writable=True)
         check_places(policy, surroundings)
         _check_database(policy, surroundings)
@@ -50,11 +50,13 @@ class BubblewrapFactory(RuntimeFactory):
     @override
     async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
         from perstack_bubblewrap.limits import cgroup_of
-        from perstack_bubblewrap.machine import find
+        from perstack_bubblewrap.machine import find_bwrap
         from perstack_bubblewrap.runtime import BubblewrapRuntime
 
         await self.check(policy, surroundings)
-        return BubblewrapRuntime(find(surroundings.env), policy, surroundings, cgroup_of(policy, surroundings.job_id))
+        return BubblewrapRuntime(
+            find_bwrap(surroundings.env), policy, surroundings, cgroup_of(policy, surroundings.job_id)
+        )
 
 
 def _check_database(policy: SandboxPolicy, surroundings: Surroundings) -> None:

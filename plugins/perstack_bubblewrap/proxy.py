@@ -43,12 +43,12 @@ class Proxy:
     socket: Path
     allowed: tuple[str, ...]
     on_refused: Callable[[str], None]
-    reading: int
+    output_fd: int
     process: Process | None = None
-    count: int = 0  # number of refusals so far
-    _refused: dict[str, int] = field(default_factory=dict[str, int])
+    refusal_count: int = 0  # number of refusals so far
+    _refusals: dict[str, int] = field(default_factory=dict[str, int])
     """The message of each refused address, with the number of refusals at its latest one."""
-    _shown: set[str] = field(default_factory=set[str])
+    _shown_messages: set[str] = field(default_factory=set[str])
     _partial_line: bytes = b""
 
     @property
@@ -82,38 +82,38 @@ class Proxy:
         variables = {variable: proxy for name in names for variable in (name, name.lower())}
         return {**variables, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
-    def refusals(self, since: int) -> tuple[str, ...]:
+    def refusals_since(self, since: int) -> tuple[str, ...]:
         """Return the messages of addresses refused since the number of refusals was `since`."""
         self.read_refusals()
-        return tuple(words for words, at in self._refused.items() if at > since)
+        return tuple(message for message, number in self._refusals.items() if number > since)
 
     def read_refusals(self) -> None:
         """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
-            while chunk := os.read(self.reading, _CHUNK_BYTES):
+            while chunk := os.read(self.output_fd, _CHUNK_BYTES):
                 *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
                 for line in lines:
-                    self._note(line)
+                    self._record_refusal(line)
         # the end of the output can be ignored: the proxy ends with the Job
 
-    def _note(self, line: bytes) -> None:
+    def _record_refusal(self, line: bytes) -> None:
         with suppress(ValueError):
-            words = json.loads(line)
-            if not isinstance(words, str):
+            message = json.loads(line)
+            if not isinstance(message, str):
                 return
-            self.count += 1
-            self._refused.pop(words, None)
-            self._refused[words] = self.count
-            if len(self._refused) > _MAX_REFUSALS:
-                del self._refused[next(iter(self._refused))]
-            self._show(words)
+            self.refusal_count += 1
+            self._refusals.pop(message, None)
+            self._refusals[message] = self.refusal_count
+            if len(self._refusals) > _MAX_REFUSALS:
+                del self._refusals[next(iter(self._refusals))]
+            self._show_once(message)
 
-    def _show(self, words: str) -> None:
-        if words in self._shown or len(self._shown) > _MAX_REFUSALS:
+    def _show_once(self, message: str) -> None:
+        if message in self._shown_messages or len(self._shown_messages) > _MAX_REFUSALS:
             return
-        self._shown.add(words)
-        more = "; further refusals are only in the results" if len(self._shown) > _MAX_REFUSALS else ""
-        self.on_refused(f"refused by the sandbox: {words}{more}")
+        self._shown_messages.add(message)
+        ending = "; further refusals are only in the results" if len(self._shown_messages) > _MAX_REFUSALS else ""
+        self.on_refused(f"refused by the sandbox: {message}{ending}")
 
 
 class ProxyPool:
@@ -124,7 +124,7 @@ class ProxyPool:
         self._on_refused = on_refused
         self._turn = asyncio.Lock()
         self._running: dict[tuple[str, ...], Proxy] = {}
-        self._ends = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     async def proxy_for(self, allowed: tuple[str, ...]) -> Proxy:
         """Return the running proxy for these addresses, starting it if needed. Raises SkillError if that fails."""
@@ -140,18 +140,19 @@ class ProxyPool:
 
     async def close(self) -> None:
         self._running.clear()
-        await self._ends.aclose()
+        await self._exit_stack.aclose()
 
     async def _start(self, allowed: tuple[str, ...]) -> Proxy:
-        ends = self._ends
+        """Start a proxy whose resources the pool's exit stack releases. Raises OSError and TimeoutError."""
+        exit_stack = self._exit_stack
         folder = Path(tempfile.mkdtemp(prefix="perstack-"))
-        ends.callback(rmtree, folder, ignore_errors=True)
+        exit_stack.callback(rmtree, folder, ignore_errors=True)
         loop = asyncio.get_running_loop()
         stdin, stdin_write = os.pipe()
-        ends.callback(os.close, stdin_write)
-        reading, stdout = os.pipe()
-        ends.callback(os.close, reading)
-        os.set_blocking(reading, False)
+        exit_stack.callback(os.close, stdin_write)
+        output_fd, stdout = os.pipe()
+        exit_stack.callback(os.close, output_fd)
+        os.set_blocking(output_fd, False)
         argv = python_argv("perstack_bubblewrap.proxy_main", str(folder / "proxy"))
         try:
             with memory_files("\n".join(allowed).encode()) as (list_fd,):
@@ -168,26 +169,27 @@ class ProxyPool:
         finally:
             os.close(stdin)
             os.close(stdout)
-        await ends.enter_async_context(end_with_block(process))
-        await _wait_until_ready(reading)
-        proxy = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
-        loop.add_reader(reading, proxy.read_refusals)
-        ends.callback(loop.remove_reader, reading)
+        await exit_stack.enter_async_context(end_with_block(process))
+        await _wait_until_ready(output_fd)
+        proxy = Proxy(folder / "proxy", allowed, self._on_refused, output_fd, process)
+        loop.add_reader(output_fd, proxy.read_refusals)
+        exit_stack.callback(loop.remove_reader, output_fd)
         return proxy
 
 
-async def _wait_until_ready(reading: int) -> None:
+async def _wait_until_ready(output_fd: int) -> None:
+    """Wait for the proxy's first output. Raises OSError if it ends first, TimeoutError."""
     loop = asyncio.get_running_loop()
     first_output: asyncio.Future[bytes] = loop.create_future()
 
     def read_output() -> None:
         if not first_output.done():
-            first_output.set_result(os.read(reading, _CHUNK_BYTES))
+            first_output.set_result(os.read(output_fd, _CHUNK_BYTES))
 
-    loop.add_reader(reading, read_output)
+    loop.add_reader(output_fd, read_output)
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
             if not await first_output:
                 raise OSError("the proxy ended while it was starting")
     finally:
-        loop.remove_reader(reading)
+        loop.remove_reader(output_fd)

@@ -56,18 +56,18 @@ class BoundedHandler(HttpProtocolHandler):
     async def handle_events(self, readables: list[int], writables: list[int]) -> bool:
         """Handle socket events. Return True to close the connection."""
         try:
-            return await super().handle_events(readables, writables) or self._holds_too_much()
+            return await super().handle_events(readables, writables) or self._must_free_memory()
         except MemoryError:
             os._exit(1)  # the state is no longer reliable; the next program gets another proxy
 
-    def _holds_too_much(self) -> bool:
+    def _must_free_memory(self) -> bool:
         """Return whether to close this connection to free memory: the library buffers without a limit."""
         upstream = getattr(self.plugin, "upstream", None)
         buffered = max(len(self.work.buffer), 0 if upstream is None else len(upstream.buffer))
-        return buffered > _MAX_BUFFERED_PIECES and _memory() > _MAX_MEMORY_BYTES // 2
+        return buffered > _MAX_BUFFERED_PIECES and _read_memory_bytes() > _MAX_MEMORY_BYTES // 2
 
 
-def _memory() -> int:
+def _read_memory_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -113,10 +113,14 @@ def resolve_allowed(host: str, port: int, allowed: tuple[str, ...]) -> str:
     for address in addresses:
         check_address(name, port, address, allowed)
     is_own = name.casefold() == LOCAL and len(addresses) > 1
-    return next((address for address in addresses if _answers(address, port)), addresses[0]) if is_own else addresses[0]
+    return (
+        next((address for address in addresses if _accepts_connections(address, port)), addresses[0])
+        if is_own
+        else addresses[0]
+    )
 
 
-def _answers(address: str, port: int) -> bool:
+def _accepts_connections(address: str, port: int) -> bool:
     """Return whether a service listens at this address: services on this machine may use only one IP version."""
     try:
         socket.create_connection((address, port), _PROBE_TIMEOUT_S).close()

@@ -10,7 +10,7 @@ are renamed (`set_aside`). Concurrent programs could change the tree during a sc
 handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
 Change together: a new limit with `limits.enforcement` and `unenforced_limits`; a new protected kind of file
-with `ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check`.
+with `ProtectedFileScanner` and `FileViewBuilder._executed_paths`; new options of bwrap with `machine.check_bwrap`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Running:
     cgroup: ProgramCgroup | None = None
     proxy: Proxy | None = None
     refusals_before: int = 0  # number of the proxy's refusals before the program started
-    watching: asyncio.Task[None] | None = None
+    watch_task: asyncio.Task[None] | None = None
     limit: str = ""  # description of the limit that the program exceeded
 
 
@@ -76,37 +76,38 @@ class BubblewrapRuntime(Runtime):
         """Run programs in `group`, the Job's cgroup; None if cgroups limit nothing."""
         self._bwrap = bwrap
         self._policy = policy
-        self._watch = FileViewBuilder(policy, surroundings)
+        self._view_builder = FileViewBuilder(policy, surroundings)
         self._on_notice = surroundings.on_notice
         self._group = group
         self._proxies = ProxyPool(surroundings.on_notice)
-        self._turn = Lock()
+        self._view_lock = Lock()
         self._running: dict[Process, _Running] = {}
-        self._unsettled: dict[int, _Running] = {}
+        self._unchecked: dict[int, _Running] = {}
         """Programs whose created files have not been checked since they ended, by `id`."""
-        self._watching: set[asyncio.Task[None]] = set()
+        self._watch_tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, program: Program) -> Process:
         """Start a program. Raises SkillError if what it would see cannot be determined reliably."""
         running = _Running()
-        self._unsettled[id(running)] = running
+        self._unchecked[id(running)] = running
         try:
-            process = running.process = await self._start(program, running)
+            process = running.process = await self._start_in_view(program, running)
         except BaseException:
-            del self._unsettled[id(running)]
+            del self._unchecked[id(running)]
             raise
         self._running[process] = running
         if running.cgroup is not None or running.proxy is not None or self._policy.time is not None:
             self._start_watching(process, running)
         return process
 
-    async def _start(self, program: Program, running: _Running) -> Process:
+    async def _start_in_view(self, program: Program, running: _Running) -> Process:
+        """Start a program with its proxy, file view and cgroup, which is removed if the start fails."""
         allowed = (*self._policy.network, *program.domains)
         proxy = running.proxy = await self._proxies.proxy_for(allowed) if allowed else None
-        view = await asyncio.to_thread(self._view, program, () if proxy is None else proxy.readable, running)
+        view = await asyncio.to_thread(self._build_view, program, () if proxy is None else proxy.readable, running)
         env = {**environment(program.env, view), **({} if proxy is None else proxy.env)}
         cgroup = running.cgroup = None if self._group is None else self._group.group.add_program()
-        running.refusals_before = 0 if proxy is None else proxy.count
+        running.refusals_before = 0 if proxy is None else proxy.refusal_count
         try:
             return await self._launch(program, view, env, running)
         except BaseException:
@@ -115,6 +116,7 @@ class BubblewrapRuntime(Runtime):
             raise
 
     async def _launch(self, program: Program, view: FolderView, env: Mapping[str, str], running: _Running) -> Process:
+        """Start bwrap with the arguments of the view, paused until the process limit is set."""
         policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
         mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
         with ExitStack() as stack:
@@ -138,7 +140,7 @@ class BubblewrapRuntime(Runtime):
                 pass_fds=(args_fd, filter_fd, *handles.values(), *(() if paused is None else paused.inherited)),
             )
             if paused is not None:
-                await _bind(paused, process)
+                await _set_limit(paused, process)
         return process
 
     def ending(self, process: Process) -> Ending:
@@ -147,55 +149,57 @@ class BubblewrapRuntime(Runtime):
         if running is None:
             return NOTHING_TO_SAY
         self._check_limit(running)
-        refused = () if running.proxy is None else running.proxy.refusals(running.refusals_before)
+        refused = () if running.proxy is None else running.proxy.refusals_since(running.refusals_before)
         return Ending(running.limit, (*refused, *self._check_created_files()))
 
     @override
     async def close(self) -> None:
-        if self._watching:
-            await asyncio.wait(self._watching)
+        if self._watch_tasks:
+            await asyncio.wait(self._watch_tasks)
         self._running.clear()
-        if self._unsettled:
+        if self._unchecked:
             await asyncio.to_thread(self._check_created_files)
         await self._proxies.close()
         if self._group is not None:
             self._group.leave()
 
-    def _view(self, program: Program, more_readable: tuple[str, ...], running: _Running) -> FolderView:
-        is_quiet = all(other is running for other in tuple(self._unsettled.values()))
+    def _build_view(self, program: Program, more_readable: tuple[str, ...], running: _Running) -> FolderView:
+        is_quiet = all(other is running for other in tuple(self._unchecked.values()))
         if not is_quiet:
             self._check_created_files()
-        with self._turn:
-            return self._watch.build((*map(str, program.readable), *more_readable), is_quiet=is_quiet)
+        with self._view_lock:
+            return self._view_builder.build((*map(str, program.readable), *more_readable), is_quiet=is_quiet)
 
     def _check_created_files(self) -> tuple[str, ...]:
-        with self._turn:
-            ended = [
+        """Rename what ended programs created for git or perstack to execute, and tell the person."""
+        with self._view_lock:
+            ended_keys = [
                 key
-                for key, running in tuple(self._unsettled.items())
+                for key, running in tuple(self._unchecked.items())
                 if running.process is not None and running.process.returncode is not None
             ]
-            lines = self._watch.set_aside()
-            for key in ended:
-                self._unsettled.pop(key, None)
+            lines = self._view_builder.set_aside()
+            for key in ended_keys:
+                self._unchecked.pop(key, None)
         for line in lines:
             self._on_notice(line)
         return lines
 
     def _start_watching(self, process: Process, running: _Running) -> None:
-        running.watching = asyncio.create_task(self._watch_program(process, running))
-        self._watching.add(running.watching)
-        running.watching.add_done_callback(self._watching.discard)
+        running.watch_task = asyncio.create_task(self._watch_program(process, running))
+        self._watch_tasks.add(running.watch_task)
+        running.watch_task.add_done_callback(self._watch_tasks.discard)
 
     async def _watch_program(self, process: Process, running: _Running) -> None:
+        """Kill a program that exceeds a limit; remove its cgroup once it has ended."""
         loop = asyncio.get_running_loop()
-        time = self._policy.time
-        deadline = None if time is None else loop.time() + time / 1000
+        time_limit_ms = self._policy.time
+        deadline = None if time_limit_ms is None else loop.time() + time_limit_ms / 1000
         exit_task = asyncio.create_task(process.wait())
         while not (await asyncio.wait({exit_task}, timeout=_CHECK_INTERVAL_S))[0]:
             self._check_limit(running)
             if not running.limit and deadline is not None and loop.time() >= deadline:
-                running.limit = f"it ran longer than {time} ms"
+                running.limit = f"it ran longer than {time_limit_ms} ms"
             if running.limit:
                 signal_group(process.pid, signal.SIGKILL)
         self._check_limit(running)
@@ -208,7 +212,7 @@ class BubblewrapRuntime(Runtime):
             running.limit = describe_excess(controller, self._policy)
 
 
-async def _bind(paused: PausedProgram, process: Process) -> None:
+async def _set_limit(paused: PausedProgram, process: Process) -> None:
     """Set the limit of a paused program; if that fails, end it before it begins."""
     try:
         await paused.bind()

@@ -182,7 +182,7 @@ def filter_of(machine: Machine) -> bytes:
 
 def program_of(machine: Machine) -> list[Instruction]:
     """Return the filter's instructions."""
-    unknown, refused = _answer(errno.ENOSYS), _answer(errno.EPERM)
+    unknown, refused = _return_value(errno.ENOSYS), _return_value(errno.EPERM)
     program: list[Instruction] = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.audit), unknown, (_LOAD, 0, 0, _NUMBER)]
     if machine.has_x32:
         program += [(_AT_LEAST, 0, 1, _X32), unknown]
@@ -191,23 +191,23 @@ def program_of(machine: Machine) -> list[Instruction]:
     program += [(_EQUAL, 0, 1, machine.clone3), unknown]
     for number in machine.denied:
         program += [(_EQUAL, 0, 1, number), refused]
-    program += _of_call(machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), refused])
+    program += _check_call(machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), refused])
     checks = [instruction for code in _TERMINAL_INPUT for instruction in ((_EQUAL, 0, 1, code), refused)]
-    program += _of_call(machine.ioctl, 1, checks)
-    program += _of_call(machine.socket, 0, _allow_only(_FAMILIES))
-    program += _of_call(machine.personality, 0, _allow_only(_PERSONALITIES))
+    program += _check_call(machine.ioctl, 1, checks)
+    program += _check_call(machine.socket, 0, _allow_only(_FAMILIES))
+    program += _check_call(machine.personality, 0, _allow_only(_PERSONALITIES))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _of_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
+def _check_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *checks, (_RETURN, 0, 0, _ALLOW)]
     return [(_EQUAL, 0, len(body), number), *body]
 
 
 def _allow_only(values: Iterable[int]) -> list[Instruction]:
     allowed = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
-    return [*allowed, _answer(errno.EPERM)]
+    return [*allowed, _return_value(errno.EPERM)]
 
 
-def _answer(number: int) -> Instruction:
+def _return_value(number: int) -> Instruction:
     return _RETURN, 0, 0, _ERROR | number

@@ -53,12 +53,12 @@ _MAX_SINGLE_SYNCS = 8  # maximum files that are synced one by one; more are sync
 
 def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
     """Store contents in a Job's blob directory durably. A file gets its name when its content is on disk."""
-    missing = {name: data for name, data in contents.items() if not _has(blobs, name, len(data))}
+    missing = {name: data for name, data in contents.items() if not _has_blob(blobs, name, len(data))}
     with ExitStack() as opened:
         pool = _Pool(root, opened)
-        new = {name: data for name, data in missing.items() if not pool.link_into_job(name, data, blobs)}
-        _write(blobs, new)
-        for name in new:
+        new_contents = {name: data for name, data in missing.items() if not pool.link_into_job(name, data, blobs)}
+        _write_blobs(blobs, new_contents)
+        for name in new_contents:
             pool.add(name, blobs)
     if missing:
         blobs.sync()
@@ -87,7 +87,7 @@ class _Pool:
 
     def link_into_job(self, name: str, data: bytes, blobs: OpenDirectory) -> bool:
         """Link a pool file into the Job's directory. Return False if the pool lacks it or its content is damaged."""
-        part = self._part(name, make=False)
+        part = self._open_part(name, make=False)
         if part is None or part.read(name) != data:
             return False
         try:
@@ -100,7 +100,7 @@ class _Pool:
 
     def add(self, name: str, blobs: OpenDirectory) -> None:
         """Link a Job's blob into the pool, if the file system supports it."""
-        part = self._part(name, make=True)
+        part = self._open_part(name, make=True)
         if part is None:
             return
         with suppress(OSError):
@@ -111,15 +111,16 @@ class _Pool:
                 os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
 
     def free_blob(self, name: str, blobs: OpenDirectory) -> None:
-        part = self._part(name, make=False)
-        pooled, own = None if part is None else part.stat(name), blobs.stat(name)
+        part = self._open_part(name, make=False)
+        pooled, job_file = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and pooled is not None:
-            links = 1 if own is None or own.st_ino != pooled.st_ino else 2
+            links = 1 if job_file is None or job_file.st_ino != pooled.st_ino else 2
             # Another process may link the file right now: it keeps its link, and adds the file to the pool again.
             if pooled.st_nlink <= links:
                 part.remove(name)
 
-    def _part(self, name: str, *, make: bool) -> OpenDirectory | None:
+    def _open_part(self, name: str, *, make: bool) -> OpenDirectory | None:
+        """Return the pool's subdirectory for a name; None if it is missing or, with `make`, unsupported."""
         start = name[:2]
         if start not in self._parts:
             if self._top is None:
@@ -149,13 +150,14 @@ def _open_pool(root: Path) -> OpenDirectory:
     return folder
 
 
-def _has(blobs: OpenDirectory, name: str, size: int) -> bool:
+def _has_blob(blobs: OpenDirectory, name: str, size: int) -> bool:
     status = blobs.stat(name)
     return status is not None and status.st_size == size
 
 
-def _write(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
-    syncs_each = len(contents) <= _MAX_SINGLE_SYNCS or not _can_sync_all()
+def _write_blobs(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
+    """Write the files under temporary names, sync them, then rename each. Removes unfinished ones after an error."""
+    syncs_each = len(contents) <= _MAX_SINGLE_SYNCS or not _has_syncfs()
     pending: list[tuple[str, str]] = []
     try:
         for name, data in contents.items():
@@ -173,7 +175,7 @@ def _write(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
 
 
 @cache
-def _system() -> ctypes.CDLL | None:
+def _system_library() -> ctypes.CDLL | None:
     try:
         system = ctypes.CDLL(None, use_errno=True)
         return system if hasattr(system, "syncfs") else None
@@ -181,12 +183,12 @@ def _system() -> ctypes.CDLL | None:
         return None
 
 
-def _can_sync_all() -> bool:
-    return _system() is not None
+def _has_syncfs() -> bool:
+    return _system_library() is not None
 
 
 def _sync_all(folder: OpenDirectory) -> None:
-    system = _system()
+    system = _system_library()
     if system is None or system.syncfs(folder.fd):
         number = ctypes.get_errno()
         raise explain(OSError(number, os.strerror(number)), folder.path)
@@ -201,7 +203,7 @@ class JobDirectories:
         self._folders = folders or OpenFolders(root)
         self._space = space
 
-    def _jobs(self, opened: ExitStack) -> OpenDirectory | None:
+    def _find_jobs(self, opened: ExitStack) -> OpenDirectory | None:
         jobs_folder = self._folders.find(self._space)
         return None if jobs_folder is None else opened.enter_context(jobs_folder)
 
@@ -211,13 +213,15 @@ class JobDirectories:
             folder = None if folder is None else opened.enter_context(folder).find(name)
         return None if folder is None else opened.enter_context(folder)
 
-    def _job(self, opened: ExitStack, job_id: str) -> OpenDirectory:
-        return self._require(self._find(opened, job_id), job_id)
+    def _require_job(self, opened: ExitStack, job_id: str) -> OpenDirectory:
+        return self._require_folder(self._find(opened, job_id), job_id)
 
     def _make_subfolder(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
-        return opened.enter_context(self._require(self._folders.make(self._space, check_job_id(job_id), name), job_id))
+        return opened.enter_context(
+            self._require_folder(self._folders.make(self._space, check_job_id(job_id), name), job_id)
+        )
 
-    def _require(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
+    def _require_folder(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
         if folder is None:
             raise no_job(job_id, self._root)
         return folder
@@ -248,7 +252,7 @@ class BlobFolders(JobDirectories):
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         with ExitStack() as opened:
-            self._job(opened, job_id)
+            self._require_job(opened, job_id)
             folder = self._find(opened, job_id, "blobs")
             return () if folder is None else blob_names(folder)
 

@@ -265,9 +265,9 @@ def _read_all(fd: int) -> bytes:
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data`, in one system call unless the medium accepts less at a time."""
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, memoryview(data)[written : written + _CHUNK_BYTES])
+    written_bytes = os.write(fd, data)
+    while written_bytes < len(data):
+        written_bytes += os.write(fd, memoryview(data)[written_bytes : written_bytes + _CHUNK_BYTES])
 
 
 # Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.
@@ -325,11 +325,11 @@ class OpenFolders:
     def find(self, *names: str) -> OpenDirectory | None:
         """Return the directory with this path as a context manager; None if it does not exist."""
         with self._turn:
-            folder = self._current((), None)
+            folder = self._open_current((), None)
             for depth in range(1, len(names) + 1):
                 if folder is None:
                     return None
-                folder = self._current(names[:depth], folder)
+                folder = self._open_current(names[:depth], folder)
             if folder is not None:
                 folder.users += 1
             return folder
@@ -341,10 +341,10 @@ class OpenFolders:
             if parent is None:
                 return None
             with parent:
-                folder = self._current(names, parent)
+                folder = self._open_current(names, parent)
                 if folder is None:
                     parent.add(names[-1])
-                    folder = self._current(names, parent)
+                    folder = self._open_current(names, parent)
             if folder is None:
                 raise StorageError(f"{self._root.joinpath(*names)}: it was removed at the same time")
             folder.users += 1
@@ -367,7 +367,7 @@ class OpenFolders:
             while self._cache:
                 self._cache.popitem()[1].retire()
 
-    def _current(self, names: Names, parent: OpenDirectory | None) -> KeptFolder | None:
+    def _open_current(self, names: Names, parent: OpenDirectory | None) -> KeptFolder | None:
         """Return the directory that has this name now, from the cache if still valid. The root has no parent."""
         cached = self._cache.get(names)
         status = self._stat_root() if parent is None else parent.stat(names[-1])
@@ -375,11 +375,11 @@ class OpenFolders:
             self._cache.move_to_end(names)
             return cached
         if cached is not None:
-            self._retire(names)
+            self._retire_below(names)
         if status is None:
             return None
         folder = OpenDirectory.top(self._root) if parent is None else parent.find(names[-1])
-        return None if folder is None else self._keep(names, folder)
+        return None if folder is None else self._keep_open(names, folder)
 
     def _stat_root(self) -> os.stat_result | None:
         try:
@@ -389,15 +389,15 @@ class OpenFolders:
         except OSError as error:
             raise explain(error, self._root) from error
 
-    def _keep(self, names: Names, folder: OpenDirectory) -> KeptFolder:
+    def _keep_open(self, names: Names, folder: OpenDirectory) -> KeptFolder:
         cached = self._cache[names] = KeptFolder(folder.fd, folder.path, self._turn)
         if len(self._cache) > 2 * _MAX_OPEN:  # only rarely, because trimming visits all entries
             inner = [key for key in self._cache if len(key) > 1]
             unused = [key for key in inner if key != names[: len(key)] and not self._cache[key].users]
             for key in unused[: max(0, len(inner) - _MAX_OPEN)]:
-                self._retire(key)
+                self._retire_below(key)
         return cached
 
-    def _retire(self, names: Names) -> None:
+    def _retire_below(self, names: Names) -> None:
         for key in [key for key in self._cache if key[: len(names)] == names]:
             self._cache.pop(key).retire()

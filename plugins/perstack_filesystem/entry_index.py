@@ -37,11 +37,11 @@ def put_entry(
     """Append an entry if `is_wanted()` while the Job cannot be removed. Raises NotFound and StorageError."""
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
-    with _open(space, _APPEND_FLAGS, fcntl.LOCK_SH) as fd:
+    with _open_locked(space, _APPEND_FLAGS, fcntl.LOCK_SH) as fd:
         if space.stat(job_id) is None:
             raise no_job(job_id, space.path)
         if is_wanted():
-            _add(fd, job_id, seq, entry, synced=synced)
+            _append_entry(fd, job_id, seq, entry, synced=synced)
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def remove_entry(space: OpenDirectory, job_id: str) -> Generator[None]:
     if space.stat(_FILE) is None:
         yield
         return
-    with _open(space, _APPEND_FLAGS, fcntl.LOCK_EX) as fd:
-        _add(fd, job_id, _REMOVED, b"", synced=True)
+    with _open_locked(space, _APPEND_FLAGS, fcntl.LOCK_EX) as fd:
+        _append_entry(fd, job_id, _REMOVED, b"", synced=True)
         yield
 
 
-def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
+def _append_entry(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
     # The leading newline ends a line that a crash may have cut off.
     write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
     if synced:
@@ -68,10 +68,10 @@ def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
 def read_entries(space: OpenDirectory, jobs: Iterable[str], *, may_rewrite: bool) -> dict[str, bytes]:
     """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
-    entries = _parse(data)
+    entries = _parse_entries(data)
     if may_rewrite and data.count(b"\n\n") > 2 * len(entries) + _MAX_OUTDATED_LINES:
         with suppress(StorageError):  # if the rewrite fails, the old file is still readable
-            _compact(space)
+            _rewrite_without_outdated(space)
     return {job_id: entries[job_id][1] if job_id in entries else b"" for job_id in jobs}
 
 
@@ -99,11 +99,11 @@ class EntryIndex:
                 raise explain(error, space.path / _FILE) from error
             self._lookup_count += 1
             if self._lookup_count > _MAX_SEARCHES:
-                _take(self._entries, _ANY.finditer(self._unparsed))
+                _add_lines(self._entries, _ANY.finditer(self._unparsed))
                 self._unparsed = b""
                 return self._entries.get(job_id)
             entries: Entries = {}
-            _take(entries, re.finditer(_LINE % job_id.encode(), self._unparsed))
+            _add_lines(entries, re.finditer(_LINE % job_id.encode(), self._unparsed))
             return entries.get(job_id)
 
     def close(self) -> None:
@@ -114,6 +114,7 @@ class EntryIndex:
         self._unparsed, self._entries = b"", {}
 
     def _read_new_lines(self, space: OpenDirectory) -> None:
+        """Read what was appended since the last call; start again if the file was replaced."""
         status = space.stat(_FILE)
         # The comparison by inode number is safe: no other file can get it while this one is open.
         if (
@@ -134,7 +135,7 @@ class EntryIndex:
             self._unparsed += data[:end]
 
 
-def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
+def _add_lines(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
     for line in lines:
         seq, name = int(line[1]), line[2].decode()
         if seq == _REMOVED:
@@ -145,25 +146,25 @@ def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
 
 def entry_names(space: OpenDirectory) -> list[str]:
     """Return the Job ids that have an entry."""
-    return list(_parse(space.read(_FILE) or b""))
+    return list(_parse_entries(space.read(_FILE) or b""))
 
 
-def _parse(data: bytes) -> Entries:
+def _parse_entries(data: bytes) -> Entries:
     entries: Entries = {}
-    _take(entries, _ANY.finditer(data))
+    _add_lines(entries, _ANY.finditer(data))
     return entries
 
 
-def _compact(space: OpenDirectory) -> None:
-    with _open(space, os.O_RDWR, fcntl.LOCK_EX):
-        entries = _parse(space.read(_FILE) or b"")
+def _rewrite_without_outdated(space: OpenDirectory) -> None:
+    with _open_locked(space, os.O_RDWR, fcntl.LOCK_EX):
+        entries = _parse_entries(space.read(_FILE) or b"")
         lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in entries.items()]
         space.replace(_FILE, b"".join(lines), sync=True)
         space.sync()
 
 
 @contextmanager
-def _open(space: OpenDirectory, flags: int, lock: int) -> Generator[int]:
+def _open_locked(space: OpenDirectory, flags: int, lock: int) -> Generator[int]:
     """Open the file and lock it: appending takes a shared lock, rewriting an exclusive one."""
     while True:
         fd = space.open(_FILE, flags)

@@ -47,17 +47,17 @@ class ForeignJobs:
 
     def of(self, job_id: str, runs: OpenDirectory) -> SealedJob:
         """Return the Job in this `runs` directory; empty if no known format matches."""
-        stamp = _stamp_of(job_id, runs) if self.formats else ()
+        stamp = _change_stamp(job_id, runs) if self.formats else ()
         if not stamp:
             return _NO_JOB
         cached = self._jobs.get(job_id)
         if cached is None or cached[0] != stamp:
-            cached = self._jobs[job_id] = (stamp, self._read(job_id, runs, [name for name, _ in stamp]))
+            cached = self._jobs[job_id] = (stamp, self._read_job(job_id, runs, [name for name, _ in stamp]))
             while len(self._jobs) > _MAX_JOBS:
                 self._jobs.popitem(last=False)
         return cached[1]
 
-    def _read(self, job_id: str, runs: OpenDirectory, names: Sequence[str]) -> SealedJob:
+    def _read_job(self, job_id: str, runs: OpenDirectory, names: Sequence[str]) -> SealedJob:
         for job_format in self.formats:
             try:
                 foreign_job = job_format.read(job_id, runs, names)
@@ -70,7 +70,7 @@ class ForeignJobs:
         return _NO_JOB
 
 
-def _stamp_of(job_id: str, runs: OpenDirectory) -> Stamp:
+def _change_stamp(job_id: str, runs: OpenDirectory) -> Stamp:
     """Return the other program's subdirectories and their modification times, which change when it writes more."""
     return tuple(
         sorted(

@@ -71,18 +71,18 @@ class Scan:
         while want is None or self.seq < want:
             data = read_at(length, offset)
             if not data:
-                records += self._last_line(rest)
+                records += self._read_torn_tail(rest)
                 break
             offset, length = offset + len(data), min(length * 4, _MAX_READ_BYTES)
             lines = (rest + data).split(b"\n") if rest else data.split(b"\n")
             rest = lines.pop()
             try:
                 for line in lines:
-                    self._take(line, records)
+                    self._add_line(line, records)
             except BrokenSeal as error:
                 records += self._discard_batch()
                 if want is None or self.seq < want:
-                    raise self._damage(place, error) from error
+                    raise self._damage_error(place, error) from error
         return records
 
     def extend(self, records: Sequence[bytes], head: Head) -> None:
@@ -94,7 +94,7 @@ class Scan:
         self.head = head
         self.lacks_newline = False
 
-    def _take(self, line: bytes, records: list[bytes]) -> None:
+    def _add_line(self, line: bytes, records: list[bytes]) -> None:
         sealed, self._batch_head = check(self._batch_head, line)
         if self._missing_records == 0:
             self._missing_records = sealed.batch
@@ -102,18 +102,18 @@ class Scan:
         self._batch.append(line)
         if self._missing_records == 0:
             records += self._batch
-            self._commit()
+            self._commit_batch()
 
-    def _commit(self) -> None:
+    def _commit_batch(self) -> None:
         self.extend(self._batch, self._batch_head)
         self._batch = []
 
-    def _last_line(self, rest: bytes) -> list[bytes]:
+    def _read_torn_tail(self, rest: bytes) -> list[bytes]:
         """Read the end of the file: a whole record without its newline counts, other incomplete data does not."""
         records: list[bytes] = []
         if rest:
             try:
-                self._take(rest, records)
+                self._add_line(rest, records)
             except BrokenSeal:
                 return []
             self.lacks_newline = bool(records)
@@ -122,10 +122,10 @@ class Scan:
     def _discard_batch(self) -> list[bytes]:
         # A damaged line is not a torn tail, so the valid records before it count, even if their append is incomplete.
         batch = self._batch
-        self._commit()
+        self._commit_batch()
         return batch
 
-    def _damage(self, place: str, broken: BrokenSeal) -> Damaged:
+    def _damage_error(self, place: str, broken: BrokenSeal) -> Damaged:
         return Damaged(
             f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; records before it that can be read: {self.seq}. "
             "Restore the file from a copy, or delete that line and all after it to continue from there",
@@ -261,7 +261,7 @@ class LogFile:
                     raise PermissionError(errno.EACCES, "it is read-only")
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
                 try:
-                    self._catch_up(expected_seq)
+                    self._verify_to_end(expected_seq)
                     yield
                 finally:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -274,7 +274,7 @@ class LogFile:
         with self.locked_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
 
-    def _catch_up(self, expected_seq: int | None) -> None:
+    def _verify_to_end(self, expected_seq: int | None) -> None:
         size = os.fstat(self._fd).st_size
         if size != self._scan.size:
             if size < self._scan.size:

@@ -75,7 +75,7 @@ def jobs_with_times(jobs_folder: OpenDirectory, summary: str) -> list[tuple[int,
     """Return each Job with the modification time of its summary, else of its directory, in ns. Reads no logs."""
     try:
         return [
-            (_changed_at(jobs_folder, entry.name, summary), entry.name)
+            (_modified_ns(jobs_folder, entry.name, summary), entry.name)
             for entry in jobs_folder.entries()
             if is_id(entry.name) and entry.is_dir(follow_symlinks=False)
         ]
@@ -83,7 +83,7 @@ def jobs_with_times(jobs_folder: OpenDirectory, summary: str) -> list[tuple[int,
         raise explain(error, jobs_folder.path) from error
 
 
-def _changed_at(jobs_folder: OpenDirectory, name: str, summary: str) -> int:
+def _modified_ns(jobs_folder: OpenDirectory, name: str, summary: str) -> int:
     for path in (f"{name}/{summary}", name):
         try:
             return os.stat(path, dir_fd=jobs_folder.fd, follow_symlinks=False).st_mtime_ns
@@ -98,7 +98,7 @@ _KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
 def size_of_job(jobs_folder: OpenDirectory, job_id: str) -> JobSize:
     """Return the size of a Job's files without following links. Files that vanish during this count 0."""
     sizes = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
-    for path, size in _files(jobs_folder, job_id):
+    for path, size in _list_files(jobs_folder, job_id):
         top, _, rest = path.partition("/")
         is_log = top == "runs" and not rest.endswith("/run-setting.json")
         sizes["logs" if is_log else _KINDS.get(top, "caches")] += size
@@ -111,11 +111,11 @@ def size_of_all(root: Path) -> int:
     if folder is None:
         return 0
     with folder:
-        return sum(size for _, size in _files(folder, ".", once=True))
+        return sum(size for _, size in _list_files(folder, ".", count_links_once=True))
 
 
-def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[tuple[str, int]]:
-    """Yield relative paths and sizes. With `once`, a file with several hard links counts once."""
+def _list_files(folder: OpenDirectory, name: str, *, count_links_once: bool = False) -> Iterable[tuple[str, int]]:
+    """Yield relative paths and sizes. With `count_links_once`, a file with several hard links counts once."""
     seen: set[tuple[int, int]] = set()
     try:
         for path, _, names, fd in os.fwalk(name, dir_fd=folder.fd, follow_symlinks=False):
@@ -125,7 +125,7 @@ def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[
                     status = os.stat(file, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                if once and status.st_nlink > 1:
+                if count_links_once and status.st_nlink > 1:
                     number = (status.st_dev, status.st_ino)
                     if number in seen:
                         continue
@@ -210,7 +210,7 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             if not opened.enter_context(self._folders.make_space(self._space)).add(job_id):
                 raise job_exists(job_id)
-            self._job(opened, job_id).add("runs")
+            self._require_job(opened, job_id).add("runs")
 
     @override
     async def has_job(self, job_id: str) -> bool:
@@ -220,7 +220,7 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             return (
                 Page(()) if jobs_folder is None else newest_first(jobs_with_times(jobs_folder, _SUMMARY), limit, after)
             )
@@ -230,7 +230,7 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
-                self._job(opened, job_id)
+                self._require_job(opened, job_id)
                 return Page(())
             ids = [entry.name for entry in runs.entries() if entry.is_dir(follow_symlinks=False)]
             with_log = {run_id for run_id in ids if runs.stat(f"{run_id}/{_LOG}") is not None}
@@ -241,7 +241,7 @@ class FilesystemStorage(BlobFolders, Storage):
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
-                self._job(opened, job_id)
+                self._require_job(opened, job_id)
                 return {}
             foreign = self._foreign.of(job_id, runs)
             return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
@@ -265,55 +265,56 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @override
     def sync_now(self, ref: RunRef) -> None:
-        log = self._use(ref)
+        log = self._begin_use(ref)
         if log is None:
-            raise self._removed(ref)
+            raise self._removed_error(ref)
         began = time.perf_counter()
         try:
             log.sync()
         finally:
-            self._leave(log)
+            self._end_use(log)
             self._pace.add(time.perf_counter() - began)
 
     def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
+        """Append to the log, creating it if this is the Run's first append."""
         began = time.perf_counter()
-        log = self._use(ref)
+        log = self._begin_use(ref)
         if log is None:
-            if self._begin(ref, expected_seq, records):
+            if self._create_log(ref, expected_seq, records):
                 return
-            log = self._use(ref)
+            log = self._begin_use(ref)
         if log is None:
-            raise self._removed(ref)
+            raise self._removed_error(ref)
         try:
             log.append(expected_seq, records, synced=synced)
         finally:
-            self._leave(log)
+            self._end_use(log)
             if synced:
                 self._pace.add(time.perf_counter() - began)
 
-    def _removed(self, ref: RunRef) -> StorageError:
+    def _removed_error(self, ref: RunRef) -> StorageError:
         return StorageError(f"{self._log_path(ref)}: it was removed while it was being written")
 
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        log = self._use(ref)
+        log = self._begin_use(ref)
         if log is not None:
             try:
                 if log.unverified_bytes(after) > _MAX_BYTES_AT_ONCE:
                     return await shield_until_done(asyncio.to_thread(log.read, after, limit))
                 return log.read(after, limit)
             finally:
-                self._leave(log)
+                self._end_use(log)
         return self._foreign_log(ref)[after : None if limit is None else after + limit]
 
     @override
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
-        log = self._use(ref)
+        log = self._begin_use(ref)
         if log is not None:
             try:
                 return log.end(count)
             finally:
-                self._leave(log)
+                self._end_use(log)
         return self._foreign_log(ref)[-count:]
 
     @override
@@ -321,7 +322,8 @@ class FilesystemStorage(BlobFolders, Storage):
         await shield_until_done(asyncio.to_thread(self._redact, ref, seq, record))
 
     def _redact(self, ref: RunRef, seq: int, record: bytes) -> None:
-        log = self._use(ref)
+        """Replace the log file by one without the record. Raises NotFound, StorageError and Conflict."""
+        log = self._begin_use(ref)
         if log is None:
             raise NotFound(f"{self._log_path(ref)}: there is no such log")
         try:
@@ -329,17 +331,17 @@ class FilesystemStorage(BlobFolders, Storage):
                 check_redaction(records, seq, record, str(self._log_path(ref)))
                 folder = self._find(opened, ref.job_id, "runs", ref.run_id)
                 if folder is None:
-                    raise self._removed(ref)
+                    raise self._removed_error(ref)
                 # Create a new file: a process that has the old one open notices the deletion and opens this one.
                 folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
                 folder.sync()
         finally:
-            self._leave(log)
+            self._end_use(log)
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         with ExitStack() as opened:
-            self._job(opened, job_id).replace(_SUMMARY, summary, sync=False, modified_ns=time.time_ns())
+            self._require_job(opened, job_id).replace(_SUMMARY, summary, sync=False, modified_ns=time.time_ns())
 
     @override
     async def summary(self, job_id: str) -> bytes | None:
@@ -354,7 +356,7 @@ class FilesystemStorage(BlobFolders, Storage):
     def _summaries(self) -> dict[str, bytes]:
         summaries: dict[str, bytes] = {}
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             if jobs_folder is None:
                 return summaries
             for name in job_names(jobs_folder):
@@ -387,7 +389,7 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def entries(self) -> Mapping[str, bytes]:
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             return (
                 {}
                 if jobs_folder is None
@@ -406,7 +408,7 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             lost = (
                 ()
                 if jobs_folder is None
@@ -444,7 +446,7 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         with ExitStack() as opened:
-            self._job(opened, job_id)
+            self._require_job(opened, job_id)
             folder = self._find(opened, job_id, "checkpoints")
             if folder is None:
                 return Page(())
@@ -477,7 +479,7 @@ class FilesystemStorage(BlobFolders, Storage):
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         """Return the sizes without index entries, whose file belongs to all Jobs."""
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             if jobs_folder is None:
                 return {}
             existing = dict.fromkeys(await asyncio.to_thread(job_names, jobs_folder))
@@ -491,7 +493,7 @@ class FilesystemStorage(BlobFolders, Storage):
     async def erase_traces(self, job_id: str) -> None:
         """Remove temporary files that interrupted writes of this Job left."""
         with ExitStack() as opened:
-            await asyncio.to_thread(remove_unfinished, self._job(opened, job_id))
+            await asyncio.to_thread(remove_unfinished, self._require_job(opened, job_id))
 
     @override
     @asynccontextmanager
@@ -514,13 +516,13 @@ class FilesystemStorage(BlobFolders, Storage):
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             with ExitStack() as opened:
-                jobs_folder = self._jobs(opened)
+                jobs_folder = self._find_jobs(opened)
                 if jobs_folder is None:
                     raise no_job(job_id, self._root)
                 if expected is not None:
                     opened.enter_context(self._locked_at(*expected))
                 # before the rename, so that an error leaves the Job complete
-                check_removable(self._job(opened, job_id))
+                check_removable(self._require_job(opened, job_id))
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
                 deleted_name = f"{_DELETED_PREFIX}{job_id}.{time.time_ns()}"
@@ -528,7 +530,7 @@ class FilesystemStorage(BlobFolders, Storage):
                     jobs_folder.rename(job_id, deleted_name)
                 jobs_folder.sync()
                 try:
-                    self._remove(jobs_folder, deleted_name)
+                    self._remove_files(jobs_folder, deleted_name)
                 except StorageError:
                     # Files that could not be removed must stay listed as a Job, so that a person finds them.
                     jobs_folder.rename(deleted_name, job_id)
@@ -536,12 +538,12 @@ class FilesystemStorage(BlobFolders, Storage):
                 for entry in jobs_folder.entries():
                     if entry.name.startswith(_DELETED_PREFIX):  # remove what an interrupted deletion left
                         with suppress(StorageError):
-                            self._remove(jobs_folder, entry.name)
+                            self._remove_files(jobs_folder, entry.name)
         with self._turn:
             for ref in [ref for ref in self._logs if ref.job_id == job_id]:
                 self._logs.pop(ref).retire()
 
-    def _remove(self, jobs_folder: OpenDirectory, doomed: str) -> None:
+    def _remove_files(self, jobs_folder: OpenDirectory, doomed: str) -> None:
         job_folder = jobs_folder.find(doomed)
         if job_folder is not None:
             with job_folder, suppress(StorageError):  # a link instead of the blobs directory is removed with the Job
@@ -564,18 +566,19 @@ class FilesystemStorage(BlobFolders, Storage):
     def _log_path(self, ref: RunRef) -> Path:
         return self._root / self._space / ref.job_id / "runs" / ref.run_id / _LOG
 
-    def _use(self, ref: RunRef) -> LogFile | None:
+    def _begin_use(self, ref: RunRef) -> LogFile | None:
         with self._turn:
-            log = self._log(ref)
+            log = self._open_log(ref)
             if log is not None:
                 log.enter()
             return log
 
-    def _leave(self, log: LogFile) -> None:
+    def _end_use(self, log: LogFile) -> None:
         with self._turn:
             log.leave()
 
-    def _log(self, ref: RunRef) -> LogFile | None:
+    def _open_log(self, ref: RunRef) -> LogFile | None:
+        """Return the Run's log, open; None if it has none."""
         log = self._logs.get(ref)
         if log is not None and not log.is_deleted:
             self._logs.move_to_end(ref)
@@ -588,16 +591,16 @@ class FilesystemStorage(BlobFolders, Storage):
             fd = None if folder is None else folder.open_log(_LOG)
         if fd is None:
             return None
-        return self._keep(ref, LogFile(fd, self._log_path(ref)))
+        return self._cache_log(ref, LogFile(fd, self._log_path(ref)))
 
-    def _keep(self, ref: RunRef, log: LogFile) -> LogFile:
+    def _cache_log(self, ref: RunRef, log: LogFile) -> LogFile:
         self._logs[ref] = log
         unused = [run for run, other in self._logs.items() if not other.is_used and other is not log]
         for ref in unused[: max(0, len(self._logs) - _MAX_OPEN_LOGS)]:
             self._logs.pop(ref).retire()
         return log
 
-    def _begin(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+    def _create_log(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
         """Create a log, beginning with another program's events. Return False if another process created it."""
         path = str(self._log_path(ref))
         with ExitStack() as opened:
@@ -618,20 +621,20 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @contextmanager
     def _locked_at(self, ref: RunRef, expected_seq: int) -> Generator[None]:
-        log = self._use(ref)
+        log = self._begin_use(ref)
         if log is None:
             raise stale_writer(str(self._log_path(ref)), expected_seq, 0)
         try:
             with log.locked_at(expected_seq):
                 yield
         finally:
-            self._leave(log)
+            self._end_use(log)
 
     @override
     async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
         file = f"checkpoints/{check_id(checkpoint_id, 'checkpoint')}.json"
         with ExitStack() as opened:
-            jobs_folder = self._jobs(opened)
+            jobs_folder = self._find_jobs(opened)
             if jobs_folder is None:
                 return None
             for name in job_names(jobs_folder) if job_id is None else (job_id,):
@@ -653,7 +656,7 @@ class FilesystemStorage(BlobFolders, Storage):
 
     def _open_lease(self, job_id: str) -> int:
         with ExitStack() as opened:
-            fd = self._job(opened, job_id).open(_LEASE, os.O_RDWR | os.O_CREAT)
+            fd = self._require_job(opened, job_id).open(_LEASE, os.O_RDWR | os.O_CREAT)
         if fd is None:
             raise NotFound(f"Job {job_id} was deleted")
         return fd

@@ -174,7 +174,7 @@ class GeminiDecoder:
         self._on_delta = on_delta
         self._bills_queries = bills_queries
         self._grounding = _Grounding()
-        self._read = _ReadPages()
+        self._parse_response = _ReadPages()
         self._parts: list[_GeminiPart] = []
         self._texts: list[StreamedText] = []  # text of each part
         self._counts: dict[str, int] = {}
@@ -191,7 +191,7 @@ class GeminiDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        response = _read(data)
+        response = _parse_response(data)
         if response.usage is not None:
             highest(self._counts, response.usage.model_dump())
         if response.feedback is not None:
@@ -200,17 +200,17 @@ class GeminiDecoder:
         has_more = not has_begun
         for candidate in (response.candidates or ())[:1]:
             has_more = self._add_candidate(candidate) or has_more
-        if self._is_whole:
+        if self._is_complete:
             return ReplyProgress.FINISHED if has_more or self._blocked else ReplyProgress.IDLE
         return ReplyProgress.MORE if has_more else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""
-        if not self._is_whole and not self._has_mark:
+        if not self._is_complete and not self._has_mark:
             raise stream_interrupted("there was no finishReason")
         if self._ending is None and self._blocked:
             text = f"The prompt was blocked by Google: {self._blocked}"
-            return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")
+            return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._convert_usage(), "refusal")
         ending = self._ending or _Candidate()
         if ending.finish_reason in _INVALID:
             detail = f"{ending.finish_reason} {ending.finish_message}".strip()
@@ -220,20 +220,20 @@ class GeminiDecoder:
             if piece.is_of_tool:
                 _add_tool(collector, piece, self._grounding)
             else:
-                for part in _to_parts(piece, texts.end()):
+                for part in _decode_piece(piece, texts.end()):
                     collector.part(part)
-        reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
+        reply = ExpertMessage(contents=self._add_metadata_uses(collector.parts()))
         check_end(
             ending.finish_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no finishReason"
         )
         reason = _FINISH_REASONS.get(ending.finish_reason, "other")
-        return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
+        return Generation(reply, self._add_charged_uses(reply), finish_reason(reason, reply))
 
-    def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
+    def _add_metadata_uses(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
         """Add the uses of tools that the API reports only in metadata, and that are not sent back."""
         tool_names = {part.tool_name for part in parts if isinstance(part, ProviderToolPart)}
         uses: list[ReplyPart] = []
-        queries, pages = self._grounding.queries or [], self._read.pages or []
+        queries, pages = self._grounding.queries or [], self._parse_response.pages or []
         if queries and "webSearch" not in tool_names:
             result = readable_result(self._grounding.lines) or "nothing"
             args: JsonObject = {"queries": [*queries]}
@@ -247,18 +247,18 @@ class GeminiDecoder:
             )
         return (*uses, *parts)
 
-    def _with_uses(self, reply: ExpertMessage) -> Usage:
+    def _add_charged_uses(self, reply: ExpertMessage) -> Usage:
         """Return the usage with the searches that are charged. Source: Gemini API, «Pricing», grounding."""
         calls = [part for part in reply.provider_tools if part.tool_name == "webSearch" and part.args]
         queries = [part.args.get("queries") for part in calls]
         query_count = sum(len(query_list) if isinstance(query_list, list) else 1 for query_list in queries)
         count = max(query_count, len(self._grounding.queries or ()))
-        usage = self._usage()
+        usage = self._convert_usage()
         uses = {"webSearch": count if self._bills_queries else 1}
         return usage.model_copy(update={"provider_tools": uses}) if count else usage
 
     @property
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return self._ending is not None or bool(self._blocked)
 
     def _add_candidate(self, candidate: _Candidate) -> bool:
@@ -272,7 +272,7 @@ class GeminiDecoder:
                 has_more = True
         if candidate.grounding is not None and (candidate.grounding.queries or candidate.grounding.chunks):
             self._grounding = candidate.grounding
-        self._read = candidate.read or self._read
+        self._parse_response = candidate.read or self._parse_response
         if candidate.finish_reason and candidate.finish_reason != "FINISH_REASON_UNSPECIFIED":
             has_more = has_more or self._ending is None
             self._ending = candidate
@@ -298,7 +298,7 @@ class GeminiDecoder:
             and bool(last.thought) == bool(part.thought)
         )
 
-    def _usage(self) -> Usage:
+    def _convert_usage(self) -> Usage:
         """Return the usage. The API counts thoughts separately; here they are part of the output."""
         thoughts = self._counts.get("thoughts", 0)
         input_tokens = self._counts.get("prompt", 0) + self._counts.get("tool_use", 0)
@@ -306,17 +306,17 @@ class GeminiDecoder:
         return Usage.of(input_tokens, output_tokens, reasoning=thoughts, cached=self._counts.get("cached", 0))
 
 
-def _read(data: str) -> _GenerateContentResponse:
+def _parse_response(data: str) -> _GenerateContentResponse:
     try:
         return read_event(_GenerateContentResponse, data, "the Gemini API")
     except ProviderError as error:
-        response = _without_unreadable_arguments(data) if error.name == "BadResponse" else None
+        response = _parse_without_unreadable_arguments(data) if error.name == "BadResponse" else None
         if response is None:
             raise
         return response
 
 
-def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
+def _parse_without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
     """Parse an event without unstorable arguments: its usage was paid for. None if these are not the cause."""
     try:
         event: JsonValue = json.loads(data, parse_int=_parse_integer)
@@ -342,26 +342,27 @@ _TOOL_TYPES = {"GOOGLE_SEARCH_WEB": "webSearch", "URL_CONTEXT": "webFetch"}
 
 
 def _add_tool(collector: ProviderToolBlocks, piece: _GeminiPart, grounding: _Grounding) -> None:
+    """Add the uses of built-in tools in a piece, and their results."""
     signed: JsonObject = {"thoughtSignature": piece.signature} if piece.signature else {}
     if piece.tool_call is not None:
         args, tool = piece.tool_call.get("args"), _tool_type(piece.tool_call)
         block: JsonObject = {"toolCall": piece.tool_call, **signed}
-        collector.use(_id_of(piece.tool_call), tool, args if isinstance(args, dict) else {}, block)
+        collector.use(_call_id(piece.tool_call), tool, args if isinstance(args, dict) else {}, block)
     if piece.tool_response is not None:
         tool = _tool_type(piece.tool_response)
         lines = grounding.lines if tool == "webSearch" else []
         shown_lines = lines or [json.dumps(piece.tool_response.get("response"), ensure_ascii=False)]
         response: JsonObject = {"toolResponse": piece.tool_response, **signed}
-        collector.result(_id_of(piece.tool_response), tool, shown_lines, response, is_error=False)
+        collector.result(_call_id(piece.tool_response), tool, shown_lines, response, is_error=False)
     if piece.code is not None:
         arguments: JsonObject = {"code": piece.code.get("code")}
-        collector.use(_id_of(piece.code), "codeExecution", arguments, {"executableCode": piece.code, **signed})
+        collector.use(_call_id(piece.code), "codeExecution", arguments, {"executableCode": piece.code, **signed})
     if piece.code_result is not None:
         output, outcome = piece.code_result.get("output"), piece.code_result.get("outcome")
         printed: JsonObject = {"codeExecutionResult": piece.code_result, **signed}
         is_error = outcome not in (None, "OUTCOME_OK")
         shown_lines = [output] if isinstance(output, str) else []
-        collector.result(_id_of(piece.code_result), "codeExecution", shown_lines, printed, is_error=is_error)
+        collector.result(_call_id(piece.code_result), "codeExecution", shown_lines, printed, is_error=is_error)
 
 
 def _tool_type(fields: JsonObject) -> str:
@@ -369,15 +370,15 @@ def _tool_type(fields: JsonObject) -> str:
     return _TOOL_TYPES.get(str(kind), str(kind))
 
 
-def _id_of(fields: JsonObject) -> str:
+def _call_id(fields: JsonObject) -> str:
     value = fields.get("id")
     return value if isinstance(value, str) else ""
 
 
-def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:
+def _decode_piece(piece: _GeminiPart, text: str) -> list[ReplyPart]:
     signed: JsonObject = {"signature": piece.signature} if piece.signature else {}
     if piece.call is not None:
-        return [_call(piece.call, {VENDOR: signed} if signed else None)]
+        return [_decode_call(piece.call, {VENDOR: signed} if signed else None)]
     if piece.thought:
         return [ThinkingPart(thinking=text, opaque={VENDOR: signed} if signed else None)]
     if not signed:
@@ -386,7 +387,7 @@ def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:
     return [mark, TextPart(text=text)] if text else [mark]
 
 
-def _call(function_call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
+def _decode_call(function_call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
     args, raw_args = whole_json(function_call.args), None
     if not isinstance(args, dict):
         args, raw_args = read_arguments(join_arguments([arguments_text(args)]))

@@ -96,7 +96,7 @@ def thinking_config(model: str, budget: ReasoningBudget | None, settings: Google
     if takes_tokens:
         tokens = _budget_tokens(model, budget)
         return {"thinkingBudget": tokens, "includeThoughts": tokens > 0}
-    return {"thinkingLevel": _level(model, budget), "includeThoughts": budget not in ("none", 0)}
+    return {"thinkingLevel": _thinking_level(model, budget), "includeThoughts": budget not in ("none", 0)}
 
 
 def _budget_tokens(model: str, budget: ReasoningBudget) -> int:
@@ -109,7 +109,7 @@ def _budget_tokens(model: str, budget: ReasoningBudget) -> int:
     return max(min_tokens, min(tokens, max_tokens))
 
 
-def _level(model: str, budget: ReasoningBudget) -> str:
+def _thinking_level(model: str, budget: ReasoningBudget) -> str:
     level = _LEVELS[budget_word(budget)]
     if level == "MINIMAL" and "flash" not in model:
         return "LOW"
@@ -118,7 +118,7 @@ def _level(model: str, budget: ReasoningBudget) -> str:
     return level
 
 
-VENDOR = "google"  # key of this vendor's opaque parts, which no other vendor is sent
+VENDOR = "google"  # key of opaque parts that only this vendor may receive
 
 UNSIGNED = "skip_thought_signature_validator"
 """Value that Google accepts instead of a signature for a call by another vendor's model."""
@@ -163,7 +163,7 @@ def contents_of(request: GenerationRequest, *, with_ids: bool) -> ListEncoder:
     tools = tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, tools, signs, needs_signature, with_ids, names).content(message)
+        content = _ContentEncoder(blobs, tools, signs, needs_signature, with_ids, names).content(message)
         return [] if content is None else [content]
 
     key = (VENDOR, signs, needs_signature, with_ids, names, tools.key)
@@ -175,11 +175,12 @@ def tools_of(request: GenerationRequest) -> WireTools:
 
 
 def _request_fields(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
+    """Return the body without contents: instruction, tools and generation options."""
     head: JsonObject = {}
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     tools: list[JsonValue] = []
-    declarations: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
+    declarations: list[JsonValue] = [_encode_tool(tool) for tool in tools_of(request).listed]
     if declarations:
         tools.append({"functionDeclarations": declarations})
     if declarations and not request.allow_tools:
@@ -215,12 +216,12 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
     return config
 
 
-def _tool(tool: WireTool) -> JsonObject:
+def _encode_tool(tool: WireTool) -> JsonObject:
     parameters: JsonObject = {"parametersJsonSchema": tool.schema} if tool.schema else {}
     return {"name": tool.name, "description": tool.description or tool.name, **parameters}
 
 
-class _Contents:
+class _ContentEncoder:
     def __init__(
         self,
         blobs: Mapping[str, bytes],
@@ -241,28 +242,30 @@ class _Contents:
         """Encode a message; None for an empty reply, because the API rejects a content without parts."""
         match message:
             case UserMessage():
-                return {"role": "user", "parts": self._parts(message.contents) or [{"text": NO_TEXT}]}
+                return {"role": "user", "parts": self._encode_parts(message.contents) or [{"text": NO_TEXT}]}
             case ToolMessage():
-                return {"role": "user", "parts": self._results(message.contents)}
+                return {"role": "user", "parts": self._encode_results(message.contents)}
             case ExpertMessage():
-                parts = self._reply(message)
+                parts = self._encode_reply(message)
                 return {"role": "model", "parts": parts} if parts else None
             case _:
                 assert_never(message)
 
-    def _parts(self, contents: Iterable[ResultContent]) -> list[JsonValue]:
-        parts = (_text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents)
+    def _encode_parts(self, contents: Iterable[ResultContent]) -> list[JsonValue]:
+        parts = (
+            _encode_text(part.text) if isinstance(part, TextPart) else self._encode_blob(part) for part in contents
+        )
         return [part for part in parts if part is not None]
 
-    def _blob(self, part: BlobPart) -> JsonObject | None:
+    def _encode_blob(self, part: BlobPart) -> JsonObject | None:
         content = self._blobs.get(part.sha256, b"")
         if content and is_text(part.mime_type):
-            return _text(content.decode("utf-8", "replace"))
+            return _encode_text(content.decode("utf-8", "replace"))
         if content and is_sendable(part.mime_type):
             return {"inlineData": {"mimeType": part.mime_type, "data": as_base64(content)}}
-        return _text(blob_placeholder(part))
+        return _encode_text(blob_placeholder(part))
 
-    def _results(self, results: Iterable[ToolResultPart]) -> list[JsonValue]:
+    def _encode_results(self, results: Iterable[ToolResultPart]) -> list[JsonValue]:
         """Encode the responses of all calls together, as the API requires; for older models files follow them."""
         responses: list[JsonValue] = []
         files: list[JsonValue] = []
@@ -270,7 +273,7 @@ class _Contents:
             text, attachments = self._split_contents(result.contents)
             text = NO_OUTPUT if is_blank(text) and not attachments else text
             response: JsonObject = {
-                **self._id(result.tool_call_id),
+                **self._id_field(result.tool_call_id),
                 "name": self._tools.name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
@@ -285,7 +288,7 @@ class _Contents:
         texts: list[str] = []
         files: list[JsonValue] = []
         for part in contents:
-            encoded = {"text": part.text} if isinstance(part, TextPart) else self._blob(part)
+            encoded = {"text": part.text} if isinstance(part, TextPart) else self._encode_blob(part)
             if encoded is None:
                 continue
             if "inlineData" in encoded:
@@ -294,44 +297,44 @@ class _Contents:
                 texts.append(str(encoded["text"]))
         return "\n".join(texts), files
 
-    def _reply(self, message: ExpertMessage) -> list[JsonValue]:
+    def _encode_reply(self, message: ExpertMessage) -> list[JsonValue]:
         """Encode the parts in order. The signature of a text is in the part before it: see `GeminiDecoder`."""
         parts: list[JsonValue] = []
         pending: JsonObject = {}
         needs_signature = self._needs_signature
         offered = sent_back(message, self._offered)
         for part in message.contents:
-            opaque = _opaque_of(part)
+            opaque = _own_opaque(part)
             match part:
                 case ThinkingPart():
-                    written, pending = _thinking(part, opaque)
+                    encoded, pending = _encode_thinking(part, opaque)
                 case TextPart():
-                    written = {"text": part.text, **pending} if part.text.strip() or pending else None
+                    encoded = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
-                    call = {**self._id(part.tool_call_id), "name": self._tools.name(part.tool_name)}
-                    written = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
+                    call = {**self._id_field(part.tool_call_id), "name": self._tools.name(part.tool_name)}
+                    encoded = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
                     blocks = own_blocks(part, VENDOR, offered)
                     parts += blocks or []
-                    written = _text(part.shown) if blocks is None else None
+                    encoded = _encode_text(part.shown) if blocks is None else None
                 case _:
                     assert_never(part)
-            if written is not None:
-                parts.append(written)
+            if encoded is not None:
+                parts.append(encoded)
         return parts
 
-    def _id(self, call_id: str) -> JsonObject:
+    def _id_field(self, call_id: str) -> JsonObject:
         return {"id": legal_id(call_id)} if self._with_ids else {}
 
 
-def _opaque_of(part: ReplyPart) -> JsonObject:
+def _own_opaque(part: ReplyPart) -> JsonObject:
     opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(VENDOR)
     return opaque if isinstance(opaque, dict) else {}
 
 
-def _thinking(part: ThinkingPart, opaque: JsonObject) -> tuple[JsonObject | None, JsonObject]:
+def _encode_thinking(part: ThinkingPart, opaque: JsonObject) -> tuple[JsonObject | None, JsonObject]:
     """Return the encoded thought, None if unsigned; and the fields to add to the text that follows."""
     if "signature" not in opaque:
         return None, {}
@@ -355,5 +358,5 @@ def is_sendable(mime_type: str) -> bool:
     return mime_type in IMAGES or mime_type == PDF
 
 
-def _text(text: str) -> JsonObject | None:
+def _encode_text(text: str) -> JsonObject | None:
     return None if is_blank(text) else {"text": text}

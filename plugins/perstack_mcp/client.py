@@ -89,7 +89,7 @@ class McpClient:
         self._listing = listing
         self._calls = calls
         self._repeated_call_lock = asyncio.Lock()
-        self._held: dict[str, PendingCall] = {}  # calls that wait for a person's answer, by their keys
+        self._held_calls: dict[str, PendingCall] = {}  # calls that wait for a person's answer, by their keys
 
     async def toolset(self) -> Toolset:
         return await self._listing.current()
@@ -97,23 +97,26 @@ class McpClient:
     @property
     def waiting_calls(self) -> Collection[str]:
         """Keys of the calls that wait for a person's answer, in the order in which they asked."""
-        return self._held.keys()
+        return self._held_calls.keys()
 
-    async def call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
-        """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
+    async def call(self, tool_call: ToolCall, idle_s: float) -> ToolResult | Question:
+        """Call a tool. Raises SkillError, also after `idle_s` seconds without progress reports.
 
         Calls that are made again with answers, because they are not held any more, run one at a time. The server then
         asks again, and over a pipe its questions name no call: in parallel, one call could get the answer to another.
         """
-        async with self._repeated_call_lock if tool_call.answers and tool_call.key not in self._held else nullcontext():
-            return await self._call(tool_call, idle)
+        async with (
+            self._repeated_call_lock if tool_call.answers and tool_call.key not in self._held_calls else nullcontext()
+        ):
+            return await self._call_or_resume(tool_call, idle_s)
 
-    async def _call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
-        pending = self._held.pop(tool_call.key, None)
+    async def _call_or_resume(self, tool_call: ToolCall, idle_s: float) -> ToolResult | Question:
+        """Resume the held call that this one repeats, or make a new one. Raises SkillError on a timeout."""
+        pending = self._held_calls.pop(tool_call.key, None)
         if pending is None or not pending.resume(tool_call):
             if pending is not None:
-                await self._cancel(pending)
-            pending = PendingCall(tool_call, idle)
+                await self._cancel_call(pending)
+            pending = PendingCall(tool_call, idle_s)
         with self._calls.register(pending):
             try:
                 async with pending.limit:
@@ -122,21 +125,22 @@ class McpClient:
                 if not pending.limit.expired():
                     raise
                 raise SkillError(
-                    f"{tool_call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled;"
+                    f"{tool_call.tool_name}: no answer and no progress for {idle_s:g} s, so the call was cancelled;"
                     " it may have had its effect. A longer `timeout` of the skill waits longer"
                 ) from error
 
     async def _await_result(self, pending: PendingCall) -> ToolResult | Question:
-        work = pending.work = pending.work or asyncio.create_task(self._send(pending))
+        """Return the call's result, or the question with which it must return; the call is then held."""
+        work = pending.work = pending.work or asyncio.create_task(self._request_result(pending))
         try:
-            outcomes: set[asyncio.Future[Any]] = {work, pending.asked}
+            outcomes: set[asyncio.Future[Any]] = {work, pending.asked_question}
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await work
             pending.is_held = True
-            self._held[pending.tool_call.key] = pending
+            self._held_calls[pending.tool_call.key] = pending
             work.add_done_callback(lambda done: self._calls.reassign_question())
-            return pending.asked.result().question
+            return pending.asked_question.result().question
         finally:
             if not work.done() and not pending.is_held:
                 work.cancel()  # the SDK notifies the server
@@ -144,13 +148,14 @@ class McpClient:
 
     async def cancel_held(self) -> None:
         """Cancel the calls that wait for an answer, before the connection is closed."""
-        await asyncio.gather(*map(self._cancel, self._held.values()))
+        await asyncio.gather(*map(self._cancel_call, self._held_calls.values()))
 
-    async def _cancel(self, pending: PendingCall) -> None:
+    async def _cancel_call(self, pending: PendingCall) -> None:
         await pending.end()
         self._calls.drop(pending)
 
-    async def _send(self, pending: PendingCall) -> ToolResult | Question:
+    async def _request_result(self, pending: PendingCall) -> ToolResult | Question:
+        """Request the call and convert its result. Raises SkillError, and ServerEnded after `leave`."""
         tool_call = pending.tool_call
         # the repeated call replaces `pending.tool_call`, so read it for each line; nobody watches a held call
         show = RateLimitedOutput(lambda line: None if pending.is_held else pending.tool_call.on_progress(line))
@@ -164,7 +169,9 @@ class McpClient:
         meta = cast("RequestParamsMeta", {CALL_KEY: tool_call.key})
         request = partial(self._client.call_tool, progress_callback=on_progress, meta=meta)
         try:
-            result = await self._in_session(pending, partial(request, tool_call.tool_name, dict(tool_call.args)))
+            result = await self._with_session_renewal(
+                pending, partial(request, tool_call.tool_name, dict(tool_call.args))
+            )
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and self._leave.is_set():
                 raise ServerEnded from error
@@ -188,7 +195,7 @@ class McpClient:
             self._show(f"({tool_call.tool_name}: {problem})")
         return await result_of(result, pending.tool_call.blobs)
 
-    async def _in_session(
+    async def _with_session_renewal(
         self, pending: PendingCall, request: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
         """Make a call; if the server refuses it because it lost the session, repeat it once in a new session.
@@ -230,16 +237,21 @@ class McpClient:
 
 
 async def connect(
-    server: McpServer, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, patience: float, may_sample: bool
+    server: McpServer,
+    on_ready: Callable[[McpClient], None],
+    leave: asyncio.Event,
+    *,
+    patience_s: float,
+    may_sample: bool,
 ) -> None:
     """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError.
 
-    `patience`: seconds in which the caller wants to be connected; listing the tools may take a quarter of them.
+    `patience_s`: seconds in which the caller wants to be connected; listing the tools may take a quarter of them.
     """
     attempts = server.attempts()
     refusals: list[str] = []
     for number, attempt in enumerate(attempts, 1):
-        connection = _AttemptedConnection(server, attempt, on_ready, leave, patience=patience, may_sample=may_sample)
+        connection = _Connection(server, attempt, on_ready, leave, patience_s=patience_s, may_sample=may_sample)
         try:
             await connection.run()
         except Exception as error:
@@ -258,7 +270,7 @@ def _describe_failure(error: BaseException) -> str:
     if isinstance(cause, ValidationError):
         first = cause.errors(include_url=False, include_input=False)[0]
         return f"its answer is not an MCP message: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    if _is_program_error(cause):
+    if _is_programming_error(cause):
         return f"an error in perstack or the MCP SDK, {type(cause).__name__}: {describe(error)}"
     if not isinstance(cause, httpx2.ConnectError):
         return describe(error)
@@ -287,15 +299,16 @@ def _is_refusal(error: BaseException) -> bool:
     """Return whether the server declined this attempt, so that another may succeed. False for errors in our code."""
     cause = root_cause(error)
     is_closed = isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED
-    return isinstance(cause, _REFUSALS) and not _is_program_error(cause) and not is_closed
+    return isinstance(cause, _REFUSALS) and not _is_programming_error(cause) and not is_closed
 
 
-def _is_program_error(error: BaseException) -> bool:
-    is_wrong_code = isinstance(error, NotImplementedError | RecursionError)
-    return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
+def _is_programming_error(error: BaseException) -> bool:
+    """Return whether an error is none that a server can cause."""
+    is_unexpected = isinstance(error, NotImplementedError | RecursionError)
+    return is_unexpected or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 
 
-class _AttemptedConnection:
+class _Connection:
     """Connection by one attempt: its client, and the state that tells whether another attempt may follow."""
 
     def __init__(
@@ -305,13 +318,13 @@ class _AttemptedConnection:
         on_ready: Callable[[McpClient], None],
         leave: asyncio.Event,
         *,
-        patience: float,
+        patience_s: float,
         may_sample: bool,
     ) -> None:
         self._server = server
         self._attempt = attempt
         self._may_sample = may_sample
-        self._listing = ToolList(server.show, patience)
+        self._listing = ToolList(server.show, patience_s)
         self._outputs = OutputSchemas()
         self.repairs = Repairs(self._protocol_version, self._outputs, server.show, leave.set)
         self._on_ready = on_ready
@@ -320,6 +333,7 @@ class _AttemptedConnection:
         self.is_ready = False
 
     async def run(self) -> None:
+        """Connect and serve until `leave`. Raises the SDK's errors."""
         transport = repairing(self._attempt.transport(), self.repairs)
         calls = OpenCalls(self._server.show)
         requests = Requests(calls, self._server.show)

@@ -52,51 +52,52 @@ class _Body(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-def _with_body(response: httpx2.Response, kind: str, pieces: AsyncIterator[bytes]) -> httpx2.Response:
+def _replace_body(response: httpx2.Response, kind: str, pieces: AsyncIterator[bytes]) -> httpx2.Response:
+    """Return the response with another body of this media type, whose end closes the original one."""
     headers = response.headers.copy()
     for name in ("content-encoding", "content-length", "transfer-encoding"):
         headers.pop(name, None)
     headers["content-type"] = kind
-    made = httpx2.Response(
+    replaced = httpx2.Response(
         response.status_code,
         headers=headers,
         stream=_Body(response, pieces),
         request=response.request,
         extensions=response.extensions,
     )
-    made.history = response.history
-    return made
+    replaced.history = response.history
+    return replaced
 
 
-async def repaired_answer(response: httpx2.Response, request_id: int | str, shown: ShownOnce) -> httpx2.Response:
+async def repaired_answer(response: httpx2.Response, request_id: int | str, notes_output: ShownOnce) -> httpx2.Response:
     """Return a successful response with a body that the SDK accepts."""
     declared = _media_type(response)
     pieces = response.aiter_bytes()
     first = await _first_bytes(pieces)
-    kind = _kind_of(first) or declared
+    kind = _detect_type(first) or declared
     if declared and kind != declared:
-        shown("an invalid response was repaired", [f"its type is {declared[:60]}"])
-    body = _chained(first, pieces)
+        notes_output("an invalid response was repaired", [f"its type is {declared[:60]}"])
+    body = _prepend(first, pieces)
     if kind == _EVENTS:
-        return _with_body(response, _EVENTS, _repaired_events(body, request_id, shown))
-    text = await _read(body, _MAX_BODY_BYTES)
+        return _replace_body(response, _EVENTS, _repair_events(body, request_id, notes_output))
+    text = await _read_up_to(body, _MAX_BODY_BYTES)
     if text is None:
         problem = f"its answer is larger than {_MAX_BODY_BYTES >> 20} MB"
     elif not text.strip():
         problem = f"its answer is empty (HTTP {response.status_code})"
     else:
-        messages = _messages_of(text, request_id, shown)
+        messages = _parse_messages(text, request_id, notes_output)
         if messages:
-            return _with_messages(response, messages)
+            return _replace_with_messages(response, messages)
         problem = f"its answer is not an MCP message: {_excerpt(text)}"
-    return _with_messages(response, [_error(request_id, PARSE_ERROR, problem)])
+    return _replace_with_messages(response, [_error_message(request_id, PARSE_ERROR, problem)])
 
 
-def repaired_stream(response: httpx2.Response, shown: ShownOnce) -> httpx2.Response:
+def repaired_stream(response: httpx2.Response, notes_output: ShownOnce) -> httpx2.Response:
     """Return a stream of server-sent events with only the events that the SDK accepts."""
     if _media_type(response) != _EVENTS:
         return response
-    return _with_body(response, _EVENTS, _repaired_events(response.aiter_bytes(), None, shown))
+    return _replace_body(response, _EVENTS, _repair_events(response.aiter_bytes(), None, notes_output))
 
 
 async def read_refusal(response: httpx2.Response) -> bytes:
@@ -110,48 +111,49 @@ async def read_refusal(response: httpx2.Response) -> bytes:
     return bytes(text[:_MAX_REFUSAL_BYTES])
 
 
-def refusal(response: httpx2.Response, text: bytes, request_id: int | str, shown: ShownOnce) -> httpx2.Response:
+def refusal(response: httpx2.Response, text: bytes, request_id: int | str, notes_output: ShownOnce) -> httpx2.Response:
     """Return an MCP error for a refused request, with the server's words."""
-    messages = [message for message in _messages_of(text, request_id, shown) if "error" in message]
+    messages = [message for message in _parse_messages(text, request_id, notes_output) if "error" in message]
     if not messages:
         # without a session, 404 means that the server does not know the method
         is_unknown = response.status_code == _NOT_FOUND and SESSION_ID not in response.request.headers
         answer = " ".join(part for part in (f"HTTP {response.status_code}", response.reason_phrase) if part)
-        words = _excerpt(text)
+        excerpt = _excerpt(text)
         code = METHOD_NOT_FOUND if is_unknown else INTERNAL_ERROR
-        messages = [_error(request_id, code, f"the server answers {answer}{f': {words}' if words else ''}")]
-    return _with_messages(response, messages[:1])
+        messages = [_error_message(request_id, code, f"the server answers {answer}{f': {excerpt}' if excerpt else ''}")]
+    return _replace_with_messages(response, messages[:1])
 
 
 SESSION_ID = "mcp-session-id"
 
 
-def _error(request_id: RequestId, code: int, message: str) -> JsonObject:
+def _error_message(request_id: RequestId, code: int, message: str) -> JsonObject:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
-def _with_messages(response: httpx2.Response, messages: Sequence[JsonObject]) -> httpx2.Response:
+def _replace_with_messages(response: httpx2.Response, messages: Sequence[JsonObject]) -> httpx2.Response:
     if len(messages) == 1:
-        return _with_body(response, _JSON, _once(json.dumps(messages[0]).encode()))
-    return _with_body(response, _EVENTS, _once(b"".join(map(_event, messages))))
+        return _replace_body(response, _JSON, _yield_once(json.dumps(messages[0]).encode()))
+    return _replace_body(response, _EVENTS, _yield_once(b"".join(map(_encode_event, messages))))
 
 
-def _event(message: JsonObject) -> bytes:
+def _encode_event(message: JsonObject) -> bytes:
     return b"data: " + json.dumps(message).encode() + b"\n\n"
 
 
-async def _once(body: bytes) -> AsyncGenerator[bytes]:
+async def _yield_once(body: bytes) -> AsyncGenerator[bytes]:
     yield body
 
 
-# The type of a body.
+# Detection of a body's media type.
 
 
 def _media_type(response: httpx2.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _kind_of(first: bytes) -> str:
+def _detect_type(first: bytes) -> str:
+    """Return the media type that the first bytes of a body suggest; empty if they suggest none."""
     start = first.removeprefix(BOM_UTF8).lstrip()
     if start.startswith((b"{", b"[")):
         return _JSON
@@ -168,13 +170,14 @@ async def _first_bytes(pieces: AsyncIterator[bytes]) -> bytes:
     return first
 
 
-async def _chained(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def _prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     yield first
     async for piece in pieces:
         yield piece
 
 
-async def _read(pieces: AsyncIterator[bytes], max_bytes: int) -> bytes | None:
+async def _read_up_to(pieces: AsyncIterator[bytes], max_bytes: int) -> bytes | None:
+    """Return a whole body; None if it has more than `max_bytes`."""
     parts: list[bytes] = []
     size = 0
     async for piece in pieces:
@@ -185,37 +188,37 @@ async def _read(pieces: AsyncIterator[bytes], max_bytes: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _messages_of(text: bytes, request_id: RequestId, shown: ShownOnce) -> list[JsonObject]:
+def _parse_messages(text: bytes, request_id: RequestId, notes_output: ShownOnce) -> list[JsonObject]:
     """Return the messages of a text. Every answer gets the id of the request."""
-    found = received_messages(text, request_id)
-    for received in found:
+    received_list = received_messages(text, request_id)
+    for received in received_list:
         if "method" not in received.message and request_id is not None:
             received.message["id"] = request_id
-        shown("an invalid message was repaired", received.notes)
-    return [received.message for received in found]
+        notes_output("an invalid message was repaired", received.notes)
+    return [received.message for received in received_list]
 
 
 def _excerpt(text: bytes) -> str:
-    words = _TAGS.sub(" ", text[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"))
-    return " ".join(words.split())[:_MAX_REFUSAL_CHARS]
+    text_without_tags = _TAGS.sub(" ", text[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"))
+    return " ".join(text_without_tags.split())[:_MAX_REFUSAL_CHARS]
 
 
-# Events.
+# Repair of server-sent events.
 
 
-async def _repaired_events(
-    pieces: AsyncIterator[bytes], request_id: RequestId, shown: ShownOnce
+async def _repair_events(
+    pieces: AsyncIterator[bytes], request_id: RequestId, notes_output: ShownOnce
 ) -> AsyncIterator[bytes]:
-    async for block in _blocks(pieces):
-        repaired = _repaired_event(block, request_id, shown)
+    async for block in _split_events(pieces):
+        repaired = _repair_event(block, request_id, notes_output)
         if repaired:
             yield repaired
 
 
-async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def _split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Yield events, each with its end; the last may have none. An event that is too large is left to the SDK."""
     buffer = bytearray()
-    searched = 0  # bytes of the buffer that have been searched for an end
+    searched_bytes = 0  # bytes of the buffer that have been searched for an end
     is_first = True
     async for piece in pieces:
         buffer += piece
@@ -223,20 +226,20 @@ async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
             is_first = False
             if buffer.startswith(BOM_UTF8):
                 del buffer[: len(BOM_UTF8)]
-        while found := _EVENT_END.search(buffer, max(searched - 3, 0)):
-            yield bytes(buffer[: found.end()])
-            del buffer[: found.end()]
-            searched = 0
-        searched = len(buffer)
+        while match := _EVENT_END.search(buffer, max(searched_bytes - 3, 0)):
+            yield bytes(buffer[: match.end()])
+            del buffer[: match.end()]
+            searched_bytes = 0
+        searched_bytes = len(buffer)
         if len(buffer) > _MAX_BODY_BYTES:
             yield bytes(buffer)
             buffer.clear()
-            searched = 0
+            searched_bytes = 0
     if buffer.strip():
         yield bytes(buffer)
 
 
-def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> bytes:
+def _repair_event(block: bytes, request_id: RequestId, notes_output: ShownOnce) -> bytes:
     """Return an event in the form that the SDK accepts; empty if it is not a message."""
     lines = [line for line in _LINE_END.split(block) if line]
     data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
@@ -247,23 +250,24 @@ def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> by
     if not any(data):
         return block if any(line.startswith((b"id:", b"retry:")) for line in lines) else b""
     text = b"\n".join(data)
-    messages = _messages_of(text, request_id, shown)
+    messages = _parse_messages(text, request_id, notes_output)
     if not messages:
-        return _unreadable(text, request_id, shown, is_cut=is_cut)
+        return _replace_unreadable_event(text, request_id, notes_output, is_cut=is_cut)
     if is_cut:
-        shown("an invalid message was repaired", ["its last event is cut"])
+        notes_output("an invalid message was repaired", ["its last event is cut"])
     if name != b"message":
-        shown("an invalid message was repaired", [f"its event is {name[:60].decode('utf-8', 'replace')!r}"])
-    kept = [line for line in lines if line.startswith((b"id:", b"retry:"))]
-    return b"".join(line + b"\n" for line in kept) + b"".join(map(_event, messages))
+        notes_output("an invalid message was repaired", [f"its event is {name[:60].decode('utf-8', 'replace')!r}"])
+    kept_lines = [line for line in lines if line.startswith((b"id:", b"retry:"))]
+    return b"".join(line + b"\n" for line in kept_lines) + b"".join(map(_encode_event, messages))
 
 
-def _unreadable(text: bytes, request_id: RequestId, shown: ShownOnce, *, is_cut: bool) -> bytes:
+def _replace_unreadable_event(text: bytes, request_id: RequestId, notes_output: ShownOnce, *, is_cut: bool) -> bytes:
+    """Return an error for the request if the event was meant as its answer; otherwise nothing."""
     if is_cut:
         return b""  # the stream ended within the event
     if text.startswith(b"{") and b'"jsonrpc"' in text and request_id is not None:
-        return _event(
-            _error(request_id, PARSE_ERROR, "its message cannot be read: it is not JSON, or nested too deeply")
+        return _encode_event(
+            _error_message(request_id, PARSE_ERROR, "its message cannot be read: it is not JSON, or nested too deeply")
         )
-    shown("an event is not a message and was skipped", [f"{text[:60].decode('utf-8', 'replace')!r}"])
+    notes_output("an event is not a message and was skipped", [f"{text[:60].decode('utf-8', 'replace')!r}"])
     return b""

@@ -42,18 +42,20 @@ if TYPE_CHECKING:
 def refuse_private(text: str, host: str) -> None:
     """Raise SkillError if an address to which a host name resolves is not public."""
     if not is_public(text):
-        shown = text if text == host else f"{host} ({text})"
-        raise SkillError(f"{shown} is a private or local address: set `allowLocalNetwork = true` to connect to it")
+        display_address = text if text == host else f"{host} ({text})"
+        raise SkillError(
+            f"{display_address} is a private or local address: set `allowLocalNetwork = true` to connect to it"
+        )
 
 
 async def public_addresses(host: str, port: int) -> list[str]:
     """Return the addresses of a host. Raises SkillError if any is not public, since any of them may be used."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        all_addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise SkillError(f"{host} cannot be resolved ({error}): correct `endpoint`, or check the network") from error
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in all_addresses))
     for address in addresses:
         refuse_private(address, host)
     return addresses
@@ -91,9 +93,9 @@ async def sse(
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        made = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=transport(may_be_local))
-        made.shown = ShownOnce(show)
-        return made
+        events_client = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=transport(may_be_local))
+        events_client.notes_output = ShownOnce(show)
+        return events_client
 
     async with sse_client(
         endpoint,
@@ -114,7 +116,7 @@ def transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
 class _EventsClient(httpx2.AsyncClient):
     """HTTP client whose streams of events are repaired."""
 
-    shown: ShownOnce
+    notes_output: ShownOnce
 
     async def send(
         self,
@@ -125,7 +127,11 @@ class _EventsClient(httpx2.AsyncClient):
         follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
         response = await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
-        return repaired_stream(response, self.shown) if request.method == "GET" and response.is_success else response
+        return (
+            repaired_stream(response, self.notes_output)
+            if request.method == "GET" and response.is_success
+            else response
+        )
 
 
 class _HttpClient(httpx2.AsyncClient):
@@ -141,13 +147,13 @@ class _HttpClient(httpx2.AsyncClient):
         headers: dict[str, str],
         timeout: httpx2.Timeout,
         auth: httpx2.Auth,
-        shown: ShownOnce,
+        notes_output: ShownOnce,
     ) -> None:
         super().__init__(headers=headers, timeout=timeout, auth=auth, transport=transport)
-        self._shown = shown
+        self._notes_output = notes_output
         self._session: str | None = None  # id of the current session, if the server gives one
         self._is_connected = False  # True once a greeting was answered
-        self._had_stream = False  # True once a stream of the server's own messages has been open
+        self._has_had_stream = False  # True once a stream of the server's own messages has been open
 
     async def send(
         self,
@@ -157,28 +163,29 @@ class _HttpClient(httpx2.AsyncClient):
         auth: AuthTypes | UseClientDefault | None = httpx2.USE_CLIENT_DEFAULT,
         follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
-        sent = _SentMessage.of(request)
-        self._set_session(request, sent)
+        """Send a request, and replace a failure or a body that the SDK would not accept."""
+        message = _SentMessage.of(request)
+        self._set_session_header(request, message)
         try:
             response = await self._deliver(
-                request, sent, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
+                request, message, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
             )
         except (Unauthorized, httpx2.TransportError) as error:
-            return self._take_failure(request, sent, error)
+            return self._failure_response(request, message, error)
         if request.method == "GET":
-            return self._stream_of(response)
+            return self._repair_stream(response)
         if request.method != "POST":
             return response
         if response.is_success:
-            return await self._take_answer(response, sent)
-        return await self._take_refusal(response, sent) if response.is_error else response
+            return await self._repair_answer(response, message)
+        return await self._refusal_response(response, message) if response.is_error else response
 
-    def _set_session(self, request: httpx2.Request, sent: _SentMessage) -> None:
+    def _set_session_header(self, request: httpx2.Request, message: _SentMessage) -> None:
         """Set the current session's id, also in a request made before the session began; a greeting gets none."""
-        self._is_connected = self._is_connected or (sent.is_message and not sent.is_greeting)
-        if sent.is_greeting:
+        self._is_connected = self._is_connected or (message.is_message and not message.is_greeting)
+        if message.is_greeting:
             request.headers.pop(SESSION_ID, None)
-            if sent.method == "initialize":
+            if message.method == "initialize":
                 request.headers.pop(_REVISION, None)
         elif SESSION_ID in request.headers and self._session is not None:
             request.headers[SESSION_ID] = self._session
@@ -186,10 +193,13 @@ class _HttpClient(httpx2.AsyncClient):
             request.headers.pop(SESSION_ID, None)
 
     async def _deliver(
-        self, request: httpx2.Request, sent: _SentMessage, send: Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+        self,
+        request: httpx2.Request,
+        message: _SentMessage,
+        send: Callable[[httpx2.Request], Awaitable[httpx2.Response]],
     ) -> httpx2.Response:
         """Send a request. After connecting, wait for a server that is restarting: it has not received the request."""
-        for wait in _CONNECT_WAITS_S if self._is_connected and sent.is_message else ():
+        for wait in _CONNECT_WAITS_S if self._is_connected and message.is_message else ():
             try:
                 return await send(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -198,53 +208,63 @@ class _HttpClient(httpx2.AsyncClient):
                 await asyncio.sleep(wait)
         return await send(request)
 
-    def _take_failure(
-        self, request: httpx2.Request, sent: _SentMessage, error: Unauthorized | httpx2.TransportError
+    def _failure_response(
+        self, request: httpx2.Request, message: _SentMessage, error: Unauthorized | httpx2.TransportError
     ) -> httpx2.Response:
+        """Return the error response for a request that could not be sent. Raises `error` before connecting."""
         refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
         if refusal is not None:
-            if sent.is_greeting and not self._is_connected:
+            if message.is_greeting and not self._is_connected:
                 raise refusal from error
-            return _error_response(request, 401, sent, str(refusal))
-        if not self._is_connected or not sent.is_message:
+            return _error_response(request, 401, message, str(refusal))
+        if not self._is_connected or not message.is_message:
             raise error
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             host = request.url.netloc.decode()
-            return _error_response(request, 503, sent, f"there is no answer from {host} ({describe(error)})", NOT_SENT)
-        return _error_response(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
+            return _error_response(
+                request, 503, message, f"there is no answer from {host} ({describe(error)})", NOT_SENT
+            )
+        return _error_response(request, 502, message, f"the connection broke ({describe(error)})", BROKEN)
 
-    def _stream_of(self, response: httpx2.Response) -> httpx2.Response:
+    def _repair_stream(self, response: httpx2.Response) -> httpx2.Response:
+        """Return the repaired stream of the server's own messages, or a response in its place."""
         if response.is_success:
-            self._had_stream = True
-            return repaired_stream(response, self._shown)
-        if response.status_code == _NOT_FOUND and self._had_stream:
+            self._has_had_stream = True
+            return repaired_stream(response, self._notes_output)
+        if response.status_code == _NOT_FOUND and self._has_had_stream:
             # The session may be lost, which a request for the list of tools would show: pretend that the list changed.
             # Only once, since servers without such a stream also reply 404.
-            self._had_stream = False
-            changed: JsonObject = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+            self._has_had_stream = False
+            notification: JsonObject = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
             return httpx2.Response(
                 200,
                 headers=_EVENT_HEADERS,
-                content=b"data: " + json.dumps(changed).encode() + b"\n\n",
+                content=b"data: " + json.dumps(notification).encode() + b"\n\n",
                 request=response.request,
             )
         return response
 
-    async def _take_answer(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
-        if sent.method == "initialize":
+    async def _repair_answer(self, response: httpx2.Response, message: _SentMessage) -> httpx2.Response:
+        if message.method == "initialize":
             self._session = response.headers.get(SESSION_ID)
-        if sent.request_id is None or response.status_code == _ACCEPTED:
+        if message.request_id is None or response.status_code == _ACCEPTED:
             return response
-        return await repaired_answer(response, sent.request_id, self._shown)
+        return await repaired_answer(response, message.request_id, self._notes_output)
 
-    async def _take_refusal(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
-        if sent.request_id is None:
+    async def _refusal_response(self, response: httpx2.Response, message: _SentMessage) -> httpx2.Response:
+        if message.request_id is None:
             return response
         text = await read_refusal(response)
         await response.aclose()
-        if SESSION_ID in response.request.headers and not sent.is_greeting and _is_lost(response.status_code, text):
-            return _error_response(response.request, 404, sent, "the server no longer knows the session", LOST_SESSION)
-        return refusal(response, text, sent.request_id, self._shown)
+        if (
+            SESSION_ID in response.request.headers
+            and not message.is_greeting
+            and _is_lost_session(response.status_code, text)
+        ):
+            return _error_response(
+                response.request, 404, message, "the server no longer knows the session", LOST_SESSION
+            )
+        return refusal(response, text, message.request_id, self._notes_output)
 
 
 _ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404
@@ -254,7 +274,7 @@ _EVENT_HEADERS = {"content-type": "text/event-stream"}
 
 _CONNECT_WAITS_S = (0.2, 0.5, 1.0, 2.0)  # waits for a restarting server
 
-_LOST_WORDS = re.compile(
+_LOST_SESSION_TEXT = re.compile(
     rb"(no valid|invalid|missing|unknown|expired|unrecognized)\s+(mcp[- ])?session([- ]?id)?\b"
     rb"|\bsession([- ]?id)?\s+(was\s+|is\s+|has\s+)?(not found|not valid|expired|terminated|invalid|unknown|closed)"
     rb"|mcp-session-id header is required|server not initialized",
@@ -262,14 +282,14 @@ _LOST_WORDS = re.compile(
 )
 
 
-def _is_lost(status: int, text: bytes) -> bool:
+def _is_lost_session(status: int, text: bytes) -> bool:
     """Return whether a server refused a request because its session is lost, so that nothing was executed.
 
     In the protocol status 404 says so, with any text; status 400 says so with the words of known servers.
     """
     if status == _NOT_FOUND:
         return True
-    return status == _BAD_REQUEST and _LOST_WORDS.search(text) is not None
+    return status == _BAD_REQUEST and _LOST_SESSION_TEXT.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,36 +36,37 @@ class PersonalLogin(ProviderLogin):
         file: LoginFile,
     ) -> None:
         """Prepare a login whose tokens are written to `file`."""
-        before = file.read()
-        wanted = None if before is None else before.wanted
+        stored_login = file.read()
+        missing_scopes = None if stored_login is None else stored_login.wanted
         is_document = (settings.client_id or "").startswith("https://")
         tokens = Tokens(None if is_document else _known_client(settings, redirect_uri))
         provider = OAuthClientProvider(
             endpoint,
-            ClientMetadata.of(settings, wanted, redirect_uris=[redirect_uri], client_name="Perstack"),
+            ClientMetadata.of(settings, missing_scopes, redirect_uris=[redirect_uri], client_name="Perstack"),
             tokens,
             self._remember_url,
-            self._answer,
+            self._await_callback,
             client_metadata_url=settings.client_id if is_document else None,
         )
         super().__init__(settings, provider, tokens)
         self._flow_state = provider.context
-        self._login = Login(endpoint=endpoint, wanted=wanted)
+        self._login = Login(endpoint=endpoint, wanted=missing_scopes)
         self._ask = ask
         self._file = file
         self._url = ""
-        self._asked: set[tuple[str, str | None]] = set()
+        self._requests: set[tuple[str, str | None]] = set()
         self.is_done = False
 
     async def _remember_url(self, url: str) -> None:
+        """Keep the login's address for `_await_callback`. Raises OAuthFlowError if it was requested before."""
         self.check_issuer()
-        asked = url.partition("?")[0], self._flow_state.client_metadata.scope
-        if asked in self._asked:
+        request = url.partition("?")[0], self._flow_state.client_metadata.scope
+        if request in self._requests:
             raise OAuthFlowError("the server rejects the login that it requested")
-        self._asked.add(asked)
+        self._requests.add(request)
         self._url = url
 
-    async def _answer(self) -> AuthorizationCodeResult:
+    async def _await_callback(self) -> AuthorizationCodeResult:
         return await self._ask(self._url, str(httpx2.URL(self._url).params["state"]))
 
     @override
@@ -102,7 +103,7 @@ class CallbackServer:
     """Listener for the browser's callback. Requests without an expected state are rejected and do not end the login."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[dict[str, str]]] = {}
+        self._expected: dict[str, asyncio.Future[dict[str, str]]] = {}
         self.redirect_uri = ""
 
     @classmethod
@@ -110,7 +111,7 @@ class CallbackServer:
     async def listen(cls) -> AsyncGenerator[CallbackServer]:
         """Listen on a free port of 127.0.0.1."""
         loopback = cls()
-        server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_MAX_REQUEST_BYTES)
+        server = await asyncio.start_server(loopback._serve_connection, "127.0.0.1", 0, limit=_MAX_REQUEST_BYTES)
         async with server:
             port = server.sockets[0].getsockname()[1]
             loopback.redirect_uri = f"http://127.0.0.1:{port}{PATH}"
@@ -118,9 +119,10 @@ class CallbackServer:
 
     def expect(self, state: str) -> asyncio.Future[dict[str, str]]:
         """Return a future of the callback's parameters for this state (RFC 6749, sections 4.1.2 and 4.1.2.1)."""
-        return self._waiting.setdefault(state, asyncio.get_running_loop().create_future())
+        return self._expected.setdefault(state, asyncio.get_running_loop().create_future())
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of a browser. Errors end only its connection."""
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -135,17 +137,23 @@ class CallbackServer:
             writer.close()
 
     def _handle_request(self, line: str) -> tuple[str, str]:
+        """Pass the callback's parameters to the login that expects its state. Return status and text."""
         method, _, rest = line.partition(" ")
         target = urlsplit(rest.partition(" ")[0])
         answer = {name: values[0] for name, values in parse_qs(target.query).items()}
         state = answer.get("state", "")
-        found = next(
-            (login for known, login in self._waiting.items() if compare_digest(known.encode(), state.encode())), None
+        callback = next(
+            (
+                callback
+                for expected_state, callback in self._expected.items()
+                if compare_digest(expected_state.encode(), state.encode())
+            ),
+            None,
         )
-        if method != "GET" or target.path != PATH or found is None:
+        if method != "GET" or target.path != PATH or callback is None:
             return "404 Not Found", _UNEXPECTED
-        if not found.done():
-            found.set_result(answer)
+        if not callback.done():
+            callback.set_result(answer)
         return "200 OK", _DONE
 
 
@@ -171,7 +179,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
                 )
             answer = loopback.expect(state)
             await present(url)
-            return _check_answer(await _await_answer(answer))
+            return _convert_callback(await _await_with_timeout(answer))
 
         auth = PersonalLogin(
             definition.endpoint, settings, loopback.redirect_uri, ask, login_file_of(definition, context.env)
@@ -189,7 +197,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         raise SkillError(f"skill {name!r} needs no login: its server accepts connections without one")
 
 
-async def _await_answer(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
+async def _await_with_timeout(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
     try:
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
             return await answer
@@ -197,8 +205,9 @@ async def _await_answer(answer: asyncio.Future[dict[str, str]]) -> dict[str, str
         raise SkillError(f"there was no login within {LOGIN_TIMEOUT_S} s") from error
 
 
-def _check_answer(answer: dict[str, str]) -> AuthorizationCodeResult:
+def _convert_callback(answer: dict[str, str]) -> AuthorizationCodeResult:
+    """Return the authorization code. Raises SkillError if the authorization server refused."""
     if "error" in answer:
-        words = ": ".join(answer[name] for name in ("error", "error_description") if name in answer)
-        raise SkillError(f"the authorization server refused the login: {words}")
+        message = ": ".join(answer[name] for name in ("error", "error_description") if name in answer)
+        raise SkillError(f"the authorization server refused the login: {message}")
     return AuthorizationCodeResult(code=answer.get("code", ""), state=answer["state"], iss=answer.get("iss"))

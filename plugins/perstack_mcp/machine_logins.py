@@ -28,7 +28,7 @@ from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.system.files import read_regular
 from perstack_mcp.http_transports import transport
-from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, limit_body, plain, refusal
+from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, limit_body, refusal, without_compression
 
 
 def machine_login(endpoint: str, settings: OAuth, may_be_local: bool) -> ProviderLogin:
@@ -53,13 +53,13 @@ def _client_credentials(
         secret = settings.client_secret or ""
         return ClientCredentialsOAuthProvider(endpoint, tokens, client_id, secret, issuer=settings.issuer)
     signing = SignedJWTParameters(
-        issuer=client_id, subject=client_id, signing_key=key, signing_algorithm=_algorithm(key)
+        issuer=client_id, subject=client_id, signing_key=key, signing_algorithm=_signing_algorithm(key)
     )
     assertion = signing.create_assertion_provider()
     return PrivateKeyJWTOAuthProvider(endpoint, tokens, client_id, assertion, issuer=settings.issuer)
 
 
-def _algorithm(pem: str) -> str:
+def _signing_algorithm(pem: str) -> str:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -90,13 +90,13 @@ def _identity_assertion(
         settings.client_id or "",
         settings.client_secret or "",
         settings.issuer or "",
-        partial(_assertion, settings, may_be_local),
+        partial(_request_assertion, settings, may_be_local),
         " ".join(settings.scopes) or None,
         "client_secret_basic",
     )
 
 
-async def _assertion(settings: OAuth, may_be_local: bool, audience: str, resource: str) -> str:
+async def _request_assertion(settings: OAuth, may_be_local: bool, audience: str, resource: str) -> str:
     """Return an assertion of the identity provider. Raises SkillError if there is none."""
     client_id, secret = settings.identity_client_id or "", settings.identity_client_secret
     fields = {
@@ -111,11 +111,11 @@ async def _assertion(settings: OAuth, may_be_local: bool, audience: str, resourc
     if settings.scopes:
         fields["scope"] = " ".join(settings.scopes)
     login = None if secret is None else httpx2.BasicAuth(quote(client_id, safe=""), quote(secret, safe=""))
-    request = plain(httpx2.Request("POST", settings.identity_endpoint or "", data=fields))
+    request = without_compression(httpx2.Request("POST", settings.identity_endpoint or "", data=fields))
     async with httpx2.AsyncClient(transport=transport(may_be_local)) as client:
         response = limit_body(await client.send(request, stream=True, auth=login))
         try:
-            return await _assertion_in(response)
+            return await _parse_assertion(response)
         finally:
             await response.aclose()
 
@@ -127,7 +127,7 @@ class _IdentityAssertion(BaseModel):
     issued_token_type: Literal["urn:ietf:params:oauth:token-type:id-jag"]
 
 
-async def _assertion_in(response: httpx2.Response) -> str:
+async def _parse_assertion(response: httpx2.Response) -> str:
     if response.status_code != 200:
         raise SkillError(f"the identity provider gave no assertion: {await refusal(response)}")
     try:
@@ -137,12 +137,13 @@ async def _assertion_in(response: httpx2.Response) -> str:
 
 
 def _read_identity(path: Path) -> str:
+    """Return the identity token in a file. Raises SkillError."""
     try:
         if not path.is_absolute():
             raise ValueError("it must be an absolute path")
         return read_regular(path, _MAX_IDENTITY_BYTES).decode("ascii").strip()
     except (OSError, ValueError) as error:
-        why = (
+        problem = (
             "it is not a token" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         )
-        raise SkillError(f"`identityFile` {path} cannot be read: {why}") from None
+        raise SkillError(f"`identityFile` {path} cannot be read: {problem}") from None

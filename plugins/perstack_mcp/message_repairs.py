@@ -61,7 +61,7 @@ def kind_at(message: JsonObject, key: str) -> str:
     return kind_of(message[key]) if key in message else "missing"
 
 
-# Envelopes.
+# Repair of JSON-RPC envelopes.
 
 
 def received_messages(text: bytes, request_id: int | str | None = None) -> Sequence[Received]:
@@ -78,12 +78,12 @@ def received_messages(text: bytes, request_id: int | str | None = None) -> Seque
             return []
         value, notes = _read_damaged(text), ("it has damaged characters",)
     if not isinstance(value, list):
-        found = _repaired_message(value, request_id)
-        return [] if found is None else [Received(found.message, notes + found.notes)]
+        received = _repair_message(value, request_id)
+        return [] if received is None else [Received(received.message, notes + received.notes)]
     notes += ("its messages come in a list",)
     if len(value) > _MAX_BATCH:
         notes += (f"its list has more than {_MAX_BATCH} messages: the rest is ignored",)
-    batch = [_repaired_message(item, request_id) for item in value[:_MAX_BATCH]]
+    batch = [_repair_message(item, request_id) for item in value[:_MAX_BATCH]]
     return [Received(received.message, notes + received.notes) for received in batch if received is not None]
 
 
@@ -96,7 +96,8 @@ def _read_damaged(text: bytes) -> JsonValue:
         return None
 
 
-def _repaired_message(value: JsonValue, request_id: int | str | None) -> Received | None:
+def _repair_message(value: JsonValue, request_id: int | str | None) -> Received | None:
+    """Return a JSON value as a message, repaired; None if it is not a message."""
     if not isinstance(value, dict):
         return None
     is_answer = "result" in value or value.get("error") is not None
@@ -124,6 +125,7 @@ def _is_likely_message(value: JsonObject, is_answer: bool) -> bool:
 
 
 def _repair_answer(message: JsonObject, request_id: int | str | None, note: Note) -> None:
+    """Give an answer in place a valid id, and either a result or an error."""
     if message.pop("method", None) is not None:
         note("an answer has a method")
     identity = message.get("id")
@@ -136,7 +138,7 @@ def _repair_answer(message: JsonObject, request_id: int | str | None, note: Note
     error = message.get("error")
     if error is not None and not (error == {} and "result" in message):
         message.pop("result", None)
-        message["error"] = _repaired_error(error, note)
+        message["error"] = _repair_error(error, note)
         return
     if message.pop("error", None) is not None:
         note("error is an object without content")
@@ -144,21 +146,21 @@ def _repair_answer(message: JsonObject, request_id: int | str | None, note: Note
         message["result"] = {BARE_RESULT: message["result"]}
 
 
-def _repaired_error(error: JsonValue, note: Note) -> JsonObject:
+def _repair_error(error: JsonValue, note: Note) -> JsonObject:
     if not isinstance(error, dict):
         note(f"error is {kind_of(error)}")
         return {"code": -32603, "message": str(error)[:_MAX_ERROR_CHARS]}
     code, message = error.get("code"), error.get("message")
     if isinstance(code, bool) or not isinstance(code, int):
         note(f"error.code is {kind_at(error, 'code')}")
-        code = _integer(code, -32603)
+        code = _int_or_default(code, -32603)
     if not isinstance(message, str):
         note(f"error.message is {kind_at(error, 'message')}")
         message = str(error if message is None else message)[:_MAX_ERROR_CHARS]
     return {**error, "code": code, "message": message}
 
 
-def _integer(value: JsonValue, default: int) -> int:
+def _int_or_default(value: JsonValue, default: int) -> int:
     try:
         return int(value) if isinstance(value, str | float) else default
     except (ValueError, OverflowError):
@@ -170,7 +172,7 @@ def unwrapped_result(result: JsonObject) -> JsonValue:
     return result.get(BARE_RESULT, cast("JsonValue", result))
 
 
-# Greetings: the answers to `initialize` and to `server/discover`.
+# Repair of greetings, the answers to `initialize` and to `server/discover`.
 
 _REVISIONS = {"2024-10-07": "2024-11-05"}  # revision used for earlier ones, whose lists and results are the same
 
@@ -183,15 +185,15 @@ def repaired_greeting(result: JsonObject) -> tuple[JsonObject, Sequence[str]]:
         notes.append(f"capabilities is {kind_at(greeting, 'capabilities')}")
         greeting["capabilities"] = {}
     if isinstance(greeting.get("capabilities"), dict):
-        greeting["capabilities"] = _repaired_capabilities(cast("JsonObject", greeting["capabilities"]), notes.append)
+        greeting["capabilities"] = _repair_capabilities(cast("JsonObject", greeting["capabilities"]), notes.append)
     if not isinstance(greeting.get("instructions", ""), str | None):
         notes.append(f"instructions is {kind_of(greeting.pop('instructions'))}")
     if not isinstance(greeting.get("_meta", {}), dict | None):
         notes.append(f"_meta is {kind_of(greeting.pop('_meta'))}")
     if isinstance(greeting.get("protocolVersion"), str):
-        greeting["protocolVersion"] = _repaired_version(str(greeting["protocolVersion"]), notes.append)
+        greeting["protocolVersion"] = _repair_version(str(greeting["protocolVersion"]), notes.append)
     if isinstance(greeting.get("serverInfo"), dict):
-        greeting["serverInfo"] = _repaired_identity(cast("JsonObject", greeting["serverInfo"]), notes.append)
+        greeting["serverInfo"] = _repair_identity(cast("JsonObject", greeting["serverInfo"]), notes.append)
     if isinstance(greeting.get("supportedVersions"), str):
         notes.append("supportedVersions is a text")
         greeting["supportedVersions"] = [greeting["supportedVersions"]]
@@ -205,31 +207,31 @@ _FRESHNESS: JsonObject = {"resultType": "complete", "ttlMs": 0, "cacheScope": "p
 
 def add_freshness(result: JsonObject) -> Sequence[str]:
     """Add the missing fields about a result's age that stateless revisions require; nothing here caches results."""
-    wrong = [key for key, value in _FRESHNESS.items() if type(result.get(key)) is not type(value)]
-    notes = [f"{key} is {kind_at(result, key)}" for key in wrong]
-    result.update({key: _FRESHNESS[key] for key in wrong})
+    invalid_keys = [key for key, value in _FRESHNESS.items() if type(result.get(key)) is not type(value)]
+    notes = [f"{key} is {kind_at(result, key)}" for key in invalid_keys]
+    result.update({key: _FRESHNESS[key] for key in invalid_keys})
     return notes
 
 
-def _repaired_capabilities(capabilities: JsonObject, note: Note) -> JsonObject:
-    return dict(_capabilities(capabilities, note))
+def _repair_capabilities(capabilities: JsonObject, note: Note) -> JsonObject:
+    return dict(_usable_capabilities(capabilities, note))
 
 
-def _capabilities(capabilities: JsonObject, note: Note) -> Iterator[tuple[str, JsonValue]]:
+def _usable_capabilities(capabilities: JsonObject, note: Note) -> Iterator[tuple[str, JsonValue]]:
     for name, value in capabilities.items():
         if isinstance(value, list):
             # an empty object is often encoded as an empty list
             note(f"capabilities.{name} is a list")
             yield name, {}
         elif isinstance(value, dict):
-            yield name, dict(_flags(name, value, note))
+            yield name, dict(_usable_flags(name, value, note))
         elif name == "tools" and value is not None:
             yield name, value  # leave it for the SDK to refuse: its meaning is unknown
         elif value is not None:
             note(f"capabilities.{name} is {kind_of(value)}")
 
 
-def _flags(name: str, capability: JsonObject, note: Note) -> Iterator[tuple[str, JsonValue]]:
+def _usable_flags(name: str, capability: JsonObject, note: Note) -> Iterator[tuple[str, JsonValue]]:
     for flag, value in capability.items():
         if flag in ("listChanged", "subscribe") and not isinstance(value, bool | None):
             note(f"capabilities.{name}.{flag} is {kind_of(value)}")
@@ -237,15 +239,15 @@ def _flags(name: str, capability: JsonObject, note: Note) -> Iterator[tuple[str,
             yield flag, value
 
 
-def _repaired_version(version: str, note: Note) -> str:
-    found = version.strip()
-    found = _REVISIONS.get(found, found)
-    if found != version:
-        note(f"protocolVersion is {version[:50]!r}, read as {found[:50]}")
-    return found
+def _repair_version(version: str, note: Note) -> str:
+    repaired = version.strip()
+    repaired = _REVISIONS.get(repaired, repaired)
+    if repaired != version:
+        note(f"protocolVersion is {version[:50]!r}, read as {repaired[:50]}")
+    return repaired
 
 
-def _repaired_identity(identity: JsonObject, note: Note) -> JsonObject:
+def _repair_identity(identity: JsonObject, note: Note) -> JsonObject:
     repaired: JsonObject = {}
     for key, value in identity.items():
         if key in ("name", "version") and isinstance(value, int | float) and not isinstance(value, bool):

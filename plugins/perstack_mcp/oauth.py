@@ -57,7 +57,7 @@ Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
 Provider = OAuthClientProvider | IdentityAssertionOAuthProvider
 
 
-class GivenHeaders(httpx2.Auth):
+class FixedAuthorization(httpx2.Auth):
     """Authorization by only the `Authorization` header of the definition."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
@@ -99,7 +99,7 @@ def limit_body(response: httpx2.Response) -> httpx2.Response:
     return response
 
 
-def plain(request: httpx2.Request) -> httpx2.Request:
+def without_compression(request: httpx2.Request) -> httpx2.Request:
     """Set a timeout and refuse compressed answers, which the SDK's token requests do not."""
     request.headers["Accept-Encoding"] = "identity"
     request.extensions.setdefault("timeout", httpx2.Timeout(AUTHORIZATION_TIMEOUT_S).as_dict())
@@ -130,17 +130,15 @@ class Tokens:
         self.expires_at: float | None = None  # seconds since 1970; None without an expiry
 
     @property
-    def valid(self) -> str | None:
+    def valid_token(self) -> str | None:
         """The access token; None without one, or if it has expired."""
         is_expired = self.expires_at is not None and time.time() > self.expires_at
         return None if self.current is None or is_expired else self.current.access_token
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the current tokens."""
         return self.current
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Replace the tokens."""
         self.current, self.expires_at = tokens, calculate_token_expiry(tokens.expires_in)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
@@ -181,7 +179,7 @@ class TokenFlow:
         """Prepare the flow; `refusal` is the answer to the request for which a login begins, None only to renew."""
         self._flow = provider.async_auth_flow(request)
         self._tokens = tokens
-        self._before = tokens.current
+        self._tokens_before = tokens.current
         self._request = request
         self._refusal = refusal
 
@@ -189,17 +187,18 @@ class TokenFlow:
         """Return the request that follows a response; None at the end. Raises SkillError."""
         try:
             outgoing = await (anext(self._flow) if response is None else self._flow.asend(response))
-            while outgoing is self._request and self._refusal is not None and self._tokens.current is self._before:
+            while (
+                outgoing is self._request and self._refusal is not None and self._tokens.current is self._tokens_before
+            ):
                 response, self._refusal = self._refusal, None
                 outgoing = await self._flow.asend(response)
         except StopAsyncIteration:
             return None
         except (OAuthFlowError, ValueError) as error:
-            raise SkillError(await _describe(error, response)) from None
-        return None if outgoing is self._request else plain(outgoing)
+            raise SkillError(await _describe_error(error, response)) from None
+        return None if outgoing is self._request else without_compression(outgoing)
 
     async def aclose(self) -> None:
-        """End the flow."""
         await self._flow.aclose()
 
 
@@ -215,20 +214,20 @@ class ProviderLogin(httpx2.Auth):
 
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
         """Send a request; if it is refused, log in and send it again. Raises SkillError."""
-        used = self._tokens.valid
-        response = bounded_refusal((yield signed(request, used)))
+        used_token = self._tokens.valid_token
+        response = bounded_refusal((yield with_token(request, used_token)))
         if response.status_code != 401 and not is_step_up(response):
             return
         async with self._lock:
-            if self._tokens.valid == used:  # no other request has received a new token since
+            if self._tokens.valid_token == used_token:  # no other request has received a new token since
                 async with aclosing(TokenFlow(self._provider, self._tokens, request, response)) as flow:
                     answer: httpx2.Response | None = None
                     while (outgoing := await flow.next_request(answer)) is not None:
                         if outgoing.method == "POST":
                             self.check_issuer()
-                        answer = await self._read(limit_body((yield outgoing)))
+                        answer = await self._adapt_metadata(limit_body((yield outgoing)))
                     await self.keep()
-        bounded_refusal((yield signed(request, self._tokens.valid)))
+        bounded_refusal((yield with_token(request, self._tokens.valid_token)))
 
     async def keep(self) -> None:
         """Store new tokens. Here nothing is stored: they end with the connection."""
@@ -238,16 +237,16 @@ class ProviderLogin(httpx2.Auth):
         context, issuer = self._context, self._settings.issuer
         if context is None or issuer is None:
             return
-        found = context.oauth_metadata
-        if found is None or not issuers_match(str(found.issuer), issuer):
-            raise SkillError(_another_server(str(found.issuer) if found else context.server_url, issuer))
+        metadata = context.oauth_metadata
+        if metadata is None or not issuers_match(str(metadata.issuer), issuer):
+            raise SkillError(_wrong_issuer_text(str(metadata.issuer) if metadata else context.server_url, issuer))
 
     @property
     def _context(self) -> OAuthContext | None:
         """The state of the flow; None for a provider that is given its server and need not find it."""
         return self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
 
-    async def _read(self, response: httpx2.Response) -> httpx2.Response:
+    async def _adapt_metadata(self, response: httpx2.Response) -> httpx2.Response:
         """Adapt a response for the provider, which takes the first listed server and one method to send a secret."""
         context, settings = self._context, self._settings
         if context is None or response.request.method != "GET":
@@ -256,20 +255,20 @@ class ProviderLogin(httpx2.Auth):
         if client is not None and client.client_secret and client.client_id == settings.client_id:
             _, server = await handle_auth_metadata_response(response)
             if server is not None:
-                client.token_endpoint_auth_method = _secret_method(server)
+                client.token_endpoint_auth_method = _client_authentication(server)
         if settings.issuer is not None:
-            return await _with_issuer(response, settings.issuer)
+            return await _restrict_to_issuer(response, settings.issuer)
         return response
 
 
-def signed(request: httpx2.Request, token: str | None) -> httpx2.Request:
+def with_token(request: httpx2.Request, token: str | None) -> httpx2.Request:
     """Add a token to a request, if there is one."""
     if token is not None:
         request.headers["Authorization"] = f"Bearer {token}"
     return request
 
 
-async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Response:
+async def _restrict_to_issuer(response: httpx2.Response, issuer: str) -> httpx2.Response:
     """Return a server's metadata with one authorization server, and any other response unchanged.
 
     Raises SkillError if the metadata does not have that server.
@@ -279,34 +278,34 @@ async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Respons
         return response
     servers = [server for server in metadata.authorization_servers if issuers_match(str(server), issuer)]
     if not servers:
-        raise SkillError(_another_server(str(metadata.authorization_servers[0]), issuer))
+        raise SkillError(_wrong_issuer_text(str(metadata.authorization_servers[0]), issuer))
     fields = metadata.model_copy(update={"authorization_servers": servers}).model_dump(mode="json", exclude_none=True)
     return httpx2.Response(200, json=fields, request=response.request)
 
 
-def _another_server(found: str, issuer: str) -> str:
-    return f"the server names {found} instead of the `issuer` {issuer}: nothing was sent there"
+def _wrong_issuer_text(named_server: str, issuer: str) -> str:
+    return f"the server names {named_server} instead of the `issuer` {issuer}: nothing was sent there"
 
 
-def _secret_method(server: OAuthMetadata) -> Literal["client_secret_basic", "client_secret_post"]:
+def _client_authentication(server: OAuthMetadata) -> Literal["client_secret_basic", "client_secret_post"]:
     """Return the authentication method (RFC 8414, section 2): basic, unless the server only supports the other."""
-    known = server.token_endpoint_auth_methods_supported
-    return "client_secret_basic" if not known or "client_secret_basic" in known else "client_secret_post"
+    supported = server.token_endpoint_auth_methods_supported
+    return "client_secret_basic" if not supported or "client_secret_basic" in supported else "client_secret_post"
 
 
 _MALFORMED = "the authorization server's answer is invalid"
 
 
-async def _describe(error: OAuthFlowError | ValueError, response: httpx2.Response | None) -> str:
+async def _describe_error(error: OAuthFlowError | ValueError, response: httpx2.Response | None) -> str:
     """Describe an error that follows a response. Errors about answers quote them, tokens included."""
     if isinstance(error, OAuthTokenError) and response is not None and not response.is_success:
         return f"the authorization server gave no token: {await refusal(response)}"
     if isinstance(error, OAuthTokenError | ValueError) or error.__cause__ is not None:
         return _MALFORMED
-    words = " ".join(str(error).split())[:500]
+    message = " ".join(str(error).split())[:500]
     if isinstance(error, OAuthRegistrationError):
-        return f"the server did not register perstack as a client ({words}): it may require `clientId` in `oauth`"
-    return words
+        return f"the server did not register perstack as a client ({message}): it may require `clientId` in `oauth`"
+    return message
 
 
 _SENT = ("assertion", "client_assertion", "client_secret", "code", "refresh_token", "subject_token")

@@ -37,7 +37,7 @@ class McpSkillFactory(SkillFactory):
             from perstack_mcp.remote_server import RemoteServer
             from perstack_mcp.session import McpSession
 
-            server = RemoteServer(_remote(definition, context), context)
+            server = RemoteServer(_require_remote(definition, context), context)
             return McpSession(server, definition.timeout, may_sample=definition.sampling)
         raise SkillError(f"skill {definition.name!r} is not an MCP server: {definition.type}")
 
@@ -45,16 +45,16 @@ class McpSkillFactory(SkillFactory):
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
         from perstack_mcp.login import log_in
 
-        await log_in(_remote(definition, context), context, present)
+        await log_in(_require_remote(definition, context), context, present)
 
     @override
     async def logout(self, definition: Skill, context: SkillContext) -> bool:
         from perstack_mcp.remote_server import login_file_of
 
-        return await login_file_of(_remote(definition, context), context.env).forget()
+        return await login_file_of(_require_remote(definition, context), context.env).forget()
 
 
-def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
+def _require_remote(definition: Skill, context: SkillContext) -> McpSseSkill:
     from perstack_mcp.remote_server import fill_endpoint
 
     if not isinstance(definition, McpSseSkill):

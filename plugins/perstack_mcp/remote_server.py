@@ -38,7 +38,7 @@ class RemoteServer:
         self._place = login_file_of(definition, context.env)
         self._auth = auth
         self._protocols = ServerProtocols.of_user(context.env)
-        _check(definition)
+        _check_endpoint(definition)
 
     @asynccontextmanager
     async def up(self) -> AsyncGenerator[None]:
@@ -64,11 +64,11 @@ class RemoteServer:
 
     def _default_auth(self) -> httpx2.Auth:
         from perstack_mcp.machine_logins import machine_login
-        from perstack_mcp.oauth import GivenHeaders
+        from perstack_mcp.oauth import FixedAuthorization
         from perstack_mcp.stored_login import StoredLogin
 
         if any(name.casefold() == "authorization" for name in self._headers):
-            return GivenHeaders()
+            return FixedAuthorization()
         if self._oauth.flow != "authorizationCode":
             return machine_login(self._endpoint, self._oauth, self._may_be_local)
         return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
@@ -114,14 +114,15 @@ _TEXTS = (
 )
 
 
-def _check(definition: McpSseSkill) -> None:
+def _check_endpoint(definition: McpSseSkill) -> None:
+    """Raise SkillError unless the definition allows the address."""
     parts = urlsplit(definition.endpoint)
     host = parts.hostname
-    allowed = ("https", "http") if definition.allow_local_network else ("https",)
-    if host is None or parts.scheme not in allowed:
-        shown = masked_address(definition.endpoint)
+    allowed_schemes = ("https", "http") if definition.allow_local_network else ("https",)
+    if host is None or parts.scheme not in allowed_schemes:
+        masked_endpoint = masked_address(definition.endpoint)
         raise SkillError(
-            f"skill {definition.name!r}: `endpoint` must be an https:// address, not {shown!r};"
+            f"skill {definition.name!r}: `endpoint` must be an https:// address, not {masked_endpoint!r};"
             " `allowLocalNetwork = true` allows http:// and local ones"
         )
     if not definition.allow_local_network:

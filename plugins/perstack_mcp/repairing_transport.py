@@ -55,7 +55,7 @@ class Repairs:
         self._show = show
         self.on_end = on_end
         self._requests: dict[RequestId, tuple[str, str]] = {}  # method, and name of the tool, by request
-        self._shown = ShownOnce(show)
+        self._notes_output = ShownOnce(show)
         self.greeting: JsonObject | None = None
         """Parameters of the last handshake."""
         self.has_taken_handshake = False
@@ -74,7 +74,7 @@ class Repairs:
         """Repair an answer in place."""
         if not isinstance(message, JSONRPCResponse | JSONRPCError):
             return
-        message.id = self._known_id(message.id)
+        message.id = self._resolve_id(message.id)
         method, name = self._requests.pop(message.id, ("", ""))
         if isinstance(message, JSONRPCError):
             return
@@ -82,7 +82,7 @@ class Repairs:
         if method in _GREETINGS:
             self.has_taken_handshake = self.has_taken_handshake or method == "initialize"
             message.result, notes = repaired_greeting(result)
-            self._shown(f"its answer to {method} was repaired", notes)
+            self._notes_output(f"its answer to {method} was repaired", notes)
         elif method == "tools/list":
             # In a thread: a long list, or a schema designed to be slow, must not block the event loop.
             repair = partial(
@@ -92,11 +92,11 @@ class Repairs:
             for line in lines:
                 self._show(line)
         elif method == "tools/call":
-            message.result = await self._repaired_call(name, result)
+            message.result = await self._repair_call_result(name, result)
         elif unwrapped_result(result) is not result:
             message.result = {}
 
-    def _known_id(self, identity: RequestId | None) -> RequestId:
+    def _resolve_id(self, identity: RequestId | None) -> RequestId:
         """Return the id of the request that an answer belongs to, whose own id may be missing, or a number as text."""
         if identity is None or identity == UNKNOWN_ID:
             return next(iter(self._requests)) if len(self._requests) == 1 else UNKNOWN_ID
@@ -104,7 +104,8 @@ class Repairs:
             return identity
         return int(identity)
 
-    async def _repaired_call(self, name: str, result: JsonObject) -> JsonObject:
+    async def _repair_call_result(self, name: str, result: JsonObject) -> JsonObject:
+        """Return a tool's result, repaired unless it is valid."""
         version = self._version()
         is_modern = version in MODERN_PROTOCOL_VERSIONS
         if is_modern and result.get("resultType") == "input_required":
@@ -115,7 +116,7 @@ class Repairs:
         # in a thread: a result may have many blocks
         repair = partial(repaired_result, result, is_valid, is_stateless=is_modern)
         repaired, notes = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
-        self._shown(f"{name}: an invalid result was repaired", notes)
+        self._notes_output(f"{name}: an invalid result was repaired", notes)
         return repaired
 
 

@@ -17,6 +17,7 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
+from perstack.core.messages.media import PDF
 from perstack_mcp.message_repairs import Note, kind_at, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
@@ -35,27 +36,27 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
     required.
     """
     notes: list[str] = []
-    found = _as_object(unwrapped_result(result), notes.append)
-    repaired = {key: value for key, value in found.items() if key in _KEPT}
-    blocks = list(_content(found, notes.append))
-    _repair_flag(found, repaired, notes.append)
-    structured = found.get("structuredContent")
+    original = _wrap_result(unwrapped_result(result), notes.append)
+    repaired = {key: value for key, value in original.items() if key in _KEPT}
+    blocks = list(_repair_content(original, notes.append))
+    _repair_flag(original, repaired, notes.append)
+    structured = original.get("structuredContent")
     if structured is None:
         repaired.pop("structuredContent", None)
     elif not isinstance(structured, dict) and not is_stateless:
         notes.append(f"structuredContent is {kind_of(structured)}")
         repaired["structuredContent"] = {"result": structured}  # wrap it as servers wrap a value that is not an object
-    if not isinstance(found.get("_meta", {}), dict):
-        if found["_meta"] is not None:
-            notes.append(f"_meta is {kind_of(found['_meta'])}")
+    if not isinstance(original.get("_meta", {}), dict):
+        if original["_meta"] is not None:
+            notes.append(f"_meta is {kind_of(original['_meta'])}")
         repaired.pop("_meta", None)
-    if is_stateless and not isinstance(found.get("resultType"), str):
-        notes.append(f"resultType is {kind_at(found, 'resultType')}")
+    if is_stateless and not isinstance(original.get("resultType"), str):
+        notes.append(f"resultType is {kind_at(original, 'resultType')}")
         repaired["resultType"] = "complete"
     repaired["content"] = list[JsonValue](blocks)
     if not is_valid(repaired):
-        frame: JsonObject = {**repaired, "structuredContent": {}}
-        blocks = [block if is_valid({**frame, "content": [block]}) else _as_text(block) for block in blocks]
+        minimal: JsonObject = {**repaired, "structuredContent": {}}
+        blocks = [block if is_valid({**minimal, "content": [block]}) else _to_text_block(block) for block in blocks]
         repaired["content"] = list[JsonValue](blocks)
     return repaired, notes[:_MAX_NOTES]
 
@@ -68,11 +69,12 @@ def is_plain(result: JsonObject) -> bool:
     if len(content) > _MAX_BLOCKS:
         return False  # too many blocks: the SDK would validate each as every kind of block
     return all(
-        isinstance(block, dict) and str(block.get("type")) in _MODELS and not _is_address(block) for block in content
+        isinstance(block, dict) and str(block.get("type")) in _MODELS and not _is_data_address(block)
+        for block in content
     )
 
 
-def _is_address(block: JsonObject) -> bool:
+def _is_data_address(block: JsonObject) -> bool:
     data = block.get("data")
     return isinstance(data, str) and data.startswith("data:")
 
@@ -81,16 +83,16 @@ _KEPT = ("content", "structuredContent", "isError", "_meta", "resultType")
 _FRESHNESS = ("ttlMs", "cacheScope")
 
 
-def _as_object(value: JsonValue, note: Note) -> JsonObject:
+def _wrap_result(value: JsonValue, note: Note) -> JsonObject:
     if isinstance(value, dict):
         return value
     note(f"the result is {kind_of(value)}")
     return {"content": value if isinstance(value, list) else [value]}
 
 
-def _repair_flag(found: JsonObject, repaired: JsonObject, note: Note) -> None:
-    key = "isError" if found.get("isError") is not None or "is_error" not in found else "is_error"
-    value = found.get(key)
+def _repair_flag(original: JsonObject, repaired: JsonObject, note: Note) -> None:
+    key = "isError" if original.get("isError") is not None or "is_error" not in original else "is_error"
+    value = original.get(key)
     if key == "is_error" and value is not None:
         note("isError is missing, is_error is used")
     elif value is not None and not isinstance(value, bool):
@@ -105,67 +107,68 @@ def _is_true(value: JsonValue) -> bool:
     return bool(value)
 
 
-# Content.
+# Repair of content blocks.
 
 
-def _content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
+def _repair_content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
     content = result.get("content")
     if isinstance(content, list):
-        yield from _blocks(content, "content", note, _MAX_DEPTH)
+        yield from _repair_blocks(content, "content", note, _MAX_DEPTH)
         return
     note(f"content is {kind_at(result, 'content')}")
     if content is not None:
-        yield from _block(content, "content", lambda _: None, _MAX_DEPTH)
+        yield from _repair_block(content, "content", lambda _: None, _MAX_DEPTH)
     elif result.get("structuredContent") is None:
         rest = {key: value for key, value in result.items() if key not in (*_KEPT, *_FRESHNESS, "is_error")}
         if rest:
-            yield from _block(rest, "content", lambda _: None, _MAX_DEPTH)
+            yield from _repair_block(rest, "content", lambda _: None, _MAX_DEPTH)
 
 
-def _blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: int) -> Iterator[JsonObject]:
+def _repair_blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: int) -> Iterator[JsonObject]:
     for number, block in enumerate(blocks[:_MAX_BLOCKS]):
-        yield from _block(block, f"{place}.{number}", note, depth)
+        yield from _repair_block(block, f"{place}.{number}", note, depth)
     if len(blocks) > _MAX_BLOCKS:
         note(f"{place} has more than {_MAX_BLOCKS} blocks: the rest became one text")
-        yield _as_text(list(blocks[_MAX_BLOCKS:]))
+        yield _to_text_block(list(blocks[_MAX_BLOCKS:]))
 
 
-def _block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[JsonObject]:
+def _repair_block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[JsonObject]:
     if isinstance(value, dict):
-        found = _typed_block(value, place, note)
-        if found is not None:
-            yield _with_valid_extras(found, place, note)
+        decoded = _convert_block(value, place, note)
+        if decoded is not None:
+            yield _drop_invalid_extras(decoded, place, note)
         return
     note(f"{place} is {kind_of(value)}")
     if isinstance(value, list) and depth > 1:
-        yield from _blocks(value, place, note, depth - 1)
+        yield from _repair_blocks(value, place, note, depth - 1)
     elif value is not None:
-        yield _as_text(value)
+        yield _to_text_block(value)
 
 
-def _typed_block(block: JsonObject, place: str, note: Note) -> JsonObject | None:
+def _convert_block(block: JsonObject, place: str, note: Note) -> JsonObject | None:
     """Return a block as one of the protocol's types; None for a block without content."""
     kind = block.get("type")
-    name = kind.strip().casefold() if isinstance(kind, str) else _likely_type(block)
+    name = kind.strip().casefold() if isinstance(kind, str) else _guess_type(block)
     repair = _REPAIRS.get(_SYNONYMS.get(name, name))
     if not isinstance(kind, str):
         note(f"{place}.type is {kind_at(block, 'type')}")
     elif repair is None or kind != _SYNONYMS.get(name, name):
         note(f"{place}.type is {kind[:_NAME_CHARS]!r}")
-    return _as_text(block) if repair is None else repair(block, place, note)
+    return _to_text_block(block) if repair is None else repair(block, place, note)
 
 
-def _likely_type(block: JsonObject) -> str:
+def _guess_type(block: JsonObject) -> str:
+    """Return the type of a block without a valid one, from its fields."""
     if isinstance(block.get("text"), str):
         return "text"
-    kind = _media_type(block)
+    kind = _find_media_type(block)
     return kind.partition("/")[0] if isinstance(block.get("data"), str) and kind else ""
 
 
 _SYNONYMS = {"output_text": "text", "input_text": "text", "embedded_resource": "resource", "input_image": "image"}
 
 
-def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
+def _convert_text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
     text = block.get("text")
     if isinstance(text, str):
         return {**block, "type": "text"}
@@ -175,27 +178,28 @@ def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
         if not rest:
             return None
         text = next(iter(rest.values())) if len(rest) == 1 else rest
-    return _as_text(text)
+    return _to_text_block(text)
 
 
-def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
-    data, kind = block.get("data"), _media_type(block)
+def _convert_media(block: JsonObject, place: str, note: Note) -> JsonObject:
+    """Return an image or audio block, with its data and type found where servers put them; else a text block."""
+    data, kind = block.get("data"), _find_media_type(block)
     if not isinstance(data, str):
         note(f"{place}.data is {kind_at(block, 'data')}")
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else None
-        kind = kind or (_media_type(source) if isinstance(source, dict) else "")
+        kind = kind or (_find_media_type(source) if isinstance(source, dict) else "")
         if not isinstance(data, str):
-            return _as_text(block)
+            return _to_text_block(block)
     address = _DATA_ADDRESS.match(data)
     if address is not None:
         note(f"{place}.data is a data: address")
         data, kind = data[address.end() :], kind or address[1]
     elif not isinstance(block.get("mimeType"), str):
         note(f"{place}.mimeType is {kind_at(block, 'mimeType')}")
-    kept: JsonObject = {key: block[key] for key in ("annotations", "_meta") if key in block}
-    kind = kind or _sniffed(data) or _UNTYPED
-    return {"type": "audio" if kind.startswith("audio/") else "image", "data": data, "mimeType": kind, **kept}
+    annotations: JsonObject = {key: block[key] for key in ("annotations", "_meta") if key in block}
+    kind = kind or _sniff_media_type(data) or _UNTYPED
+    return {"type": "audio" if kind.startswith("audio/") else "image", "data": data, "mimeType": kind, **annotations}
 
 
 _UNTYPED = "application/octet-stream"
@@ -207,17 +211,17 @@ _SIGNATURES = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
-    (b"%PDF", "application/pdf"),
+    (b"%PDF", PDF),
     (b"ID3", "audio/mpeg"),
     (b"OggS", "audio/ogg"),
 )
 
 
-def _media_type(block: JsonObject) -> str:
+def _find_media_type(block: JsonObject) -> str:
     return next((value for key in _MEDIA_TYPE_KEYS if isinstance(value := block.get(key), str) and value), "")
 
 
-def _sniffed(data: str) -> str:
+def _sniff_media_type(data: str) -> str:
     try:
         head = b64decode(data[:16])
     except ValueError:
@@ -225,17 +229,18 @@ def _sniffed(data: str) -> str:
     return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), "")
 
 
-def _link(block: JsonObject, place: str, note: Note) -> JsonObject:
+def _convert_link(block: JsonObject, place: str, note: Note) -> JsonObject:
     uri, name = block.get("uri"), block.get("name")
     if not isinstance(uri, str):
         note(f"{place}.uri is {kind_at(block, 'uri')}")
-        return _as_text(block)
+        return _to_text_block(block)
     if not isinstance(name, str):
         note(f"{place}.name is {kind_at(block, 'name')}")
     return {**block, "type": "resource_link", "name": name if isinstance(name, str) else uri}
 
 
-def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
+def _convert_resource(block: JsonObject, place: str, note: Note) -> JsonObject:
+    """Return an embedded resource block with a valid resource; else a text block."""
     resource = block.get("resource")
     if not isinstance(resource, dict):
         note(f"{place}.resource is {kind_at(block, 'resource')}")
@@ -243,7 +248,7 @@ def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
     text, blob = resource.get("text"), resource.get("blob")
     if not isinstance(text, str) and not isinstance(blob, str):
         note(f"{place}.resource has no text and no blob")
-        return _as_text(block)
+        return _to_text_block(block)
     if not isinstance(resource.get("uri"), str):
         note(f"{place}.resource.uri is {kind_at(resource, 'uri')}")
         resource = {**resource, "uri": "unknown:"}
@@ -255,11 +260,11 @@ def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
 
 
 _REPAIRS: Mapping[str, Callable[[JsonObject, str, Note], JsonObject | None]] = {
-    "text": _text,
-    "image": _media,
-    "audio": _media,
-    "resource_link": _link,
-    "resource": _resource,
+    "text": _convert_text,
+    "image": _convert_media,
+    "audio": _convert_media,
+    "resource_link": _convert_link,
+    "resource": _convert_resource,
 }
 
 _MODELS: Mapping[str, type[BaseModel]] = {
@@ -271,7 +276,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 }
 
 
-def _with_valid_extras(block: JsonObject, place: str, note: Note) -> JsonObject:
+def _drop_invalid_extras(block: JsonObject, place: str, note: Note) -> JsonObject:
     """Return a block without its invalid optional parts; its required parts are already valid."""
     try:
         _MODELS[str(block["type"])].model_validate(block, by_name=False)
@@ -283,5 +288,5 @@ def _with_valid_extras(block: JsonObject, place: str, note: Note) -> JsonObject:
     return block
 
 
-def _as_text(value: JsonValue) -> JsonObject:
+def _to_text_block(value: JsonValue) -> JsonObject:
     return {"type": "text", "text": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}

@@ -94,36 +94,36 @@ class ServerProtocols:
 
     def is_stateless(self, argv: Sequence[str]) -> bool:
         """Return whether a process has refused the handshake before."""
-        return _digest(argv) in self._read()
+        return _digest_of(argv) in self._read_digests()
 
     def remember_stateless(self, argv: Sequence[str]) -> None:
         """Remember that a process refuses the handshake."""
-        self._remember(_digest(argv))
+        self._remember(_digest_of(argv))
 
     def takes_handshake(self, endpoint: str) -> bool:
         """Return whether a remote server is known to use the handshake."""
-        return _digest(("handshake", endpoint)) in self._read()
+        return _digest_of(("handshake", endpoint)) in self._read_digests()
 
     def remember_handshake(self, endpoint: str) -> None:
         """Remember that a remote server uses the handshake."""
-        self._remember(_digest(("handshake", endpoint)))
+        self._remember(_digest_of(("handshake", endpoint)))
 
     def _remember(self, digest: str) -> None:
-        known = [*self._read(), digest][-_MAX_ENTRIES:]
+        digests = [*self._read_digests(), digest][-_MAX_ENTRIES:]
         # a cache that cannot be written is not an error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_private_file(self._path, json.dumps(known).encode())
+            replace_private_file(self._path, json.dumps(digests).encode())
 
-    def _read(self) -> list[str]:
+    def _read_digests(self) -> list[str]:
         try:
-            found: object = json.loads(read_regular(self._path, _MAX_BYTES))
+            digests: object = json.loads(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValueError):
             return []
-        return [str(entry) for entry in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
+        return [str(entry) for entry in digests] if isinstance(digests, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: any value becomes text
 
 
-def _digest(argv: Sequence[str]) -> str:
+def _digest_of(argv: Sequence[str]) -> str:
     return sha256("\0".join(argv).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -161,16 +161,16 @@ def root_cause(error: BaseException) -> BaseException:
 
 def next_steps_of(error: BaseException) -> tuple[NextStep, ...]:
     """Return the next steps of the root error."""
-    found = root_cause(error)
-    return found.next_steps if isinstance(found, PerstackError) else ()
+    cause = root_cause(error)
+    return cause.next_steps if isinstance(cause, PerstackError) else ()
 
 
 def describe(error: BaseException) -> str:
     """Describe the root error on one line, without its next steps and with secrets in addresses masked."""
-    found = root_cause(error)
-    message = found.message if isinstance(found, PerstackError) else str(found)
+    cause = root_cause(error)
+    message = cause.message if isinstance(cause, PerstackError) else str(cause)
     text = masked_error(" ".join(message.split())[:_MAX_ERROR_CHARS])
-    return text[:500] if text else type(found).__name__
+    return text[:500] if text else type(cause).__name__
 
 
 MAX_LINES = 1000  # maximum lines per time window; further lines are only counted
@@ -213,9 +213,9 @@ class ShownOnce:
         self._show = show
         self._shown: set[tuple[str, str]] = set()
 
-    def __call__(self, what: str, notes: Sequence[str]) -> None:
+    def __call__(self, subject: str, notes: Sequence[str]) -> None:
         """Show those of the notes that are new, on one line."""
-        new = [note for note in dict.fromkeys(notes) if (what, note) not in self._shown]
+        new = [note for note in dict.fromkeys(notes) if (subject, note) not in self._shown]
         if new and len(self._shown) < _MAX_NOTES:
-            self._shown.update((what, note) for note in new)
-            self._show(f"({what}: {'; '.join(new)})")
+            self._shown.update((subject, note) for note in new)
+            self._show(f"({subject}: {'; '.join(new)})")

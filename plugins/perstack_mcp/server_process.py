@@ -61,12 +61,14 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     check_known((*definition.args, *definition.env.values()), definition.name)
     args = fill({str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args")
     env = fill(definition.env, context.env, definition.name, "env")
-    filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": env})
+    filled_definition = definition.model_copy(update={"args": tuple(args.values()), "env": env})
     variables = variables_in((*definition.args, *definition.env.values()))
-    named = {context.env[name] for name in variables if is_secret_name(name)}
-    secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _MIN_SECRET_CHARS}
+    named_secrets = {context.env[name] for name in variables if is_secret_name(name)}
+    secrets = {
+        secret for secret in (*secrets_of(filled_definition), *named_secrets) if len(secret) >= _MIN_SECRET_CHARS
+    }
     return Launch(
-        _argv(filled_in),
+        _command_line(filled_definition),
         {**inherit_variables(context.env, (*definition.required_env, *context.variables)), **env},
         context.workspace,
         context.programs,
@@ -76,12 +78,12 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     )
 
 
-def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
+def _command_line(definition: McpStdioSkill) -> tuple[str, ...]:
     package = (definition.package_name,) if definition.package_name else ()
     is_npx = PurePath(definition.command).name == "npx"
     # npx asks before it installs, and nobody could answer
-    unasked = ("-y",) if is_npx and not {"-y", "--yes"}.intersection(definition.args) else ()
-    return (definition.command, *unasked, *package, *definition.args)
+    consent = ("-y",) if is_npx and not {"-y", "--yes"}.intersection(definition.args) else ()
+    return (definition.command, *consent, *package, *definition.args)
 
 
 EXIT_TIMEOUT_S = 1.0  # seconds for a server to exit after its stdin was closed
@@ -100,7 +102,7 @@ class Child:
         self._secrets = secrets
         self.failure = ""  # reason for giving up the server; empty otherwise
         self.show = on_stderr  # function that shows a line to the person
-        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
@@ -109,21 +111,21 @@ class Child:
         """Show a line of stderr with secrets masked, and keep the last ones for errors."""
         for secret in self._secrets:
             line = line.replace(secret, "…")
-        self._last.append(line[:MAX_LINE_CHARS].rstrip())
+        self._last_lines.append(line[:MAX_LINE_CHARS].rstrip())
         self.show(line)
 
     def note_ending(self, ending: Ending) -> None:
         """Show the runtime's report on the process, and keep it for the error of a waiting call."""
         for line in (*ending.refused, *((f"ended by the sandbox: {ending.limit}",) if ending.limit else ())):
-            self._last.append(line[:MAX_LINE_CHARS])
+            self._last_lines.append(line[:MAX_LINE_CHARS])
             self.show(line)
 
     @property
     def exit_summary(self) -> str:
         """The failure, the exit status and the end of stderr, as text."""
         status = self.process.returncode
-        ended = "" if status is None else f"it ended with {_status(status)}"
-        lines = " | ".join(line for line in self._last if line)
+        ended = "" if status is None else f"it ended with {_describe_status(status)}"
+        lines = " | ".join(line for line in self._last_lines if line)
         return "; ".join(part for part in (self.failure, ended, lines and f"stderr: {lines}") if part)
 
 
@@ -132,28 +134,29 @@ async def run_server(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncG
     """Run a server's process. On exit, nothing of its group is left."""
     with ExitStack() as ends:
         stdin, their_stdin = map(ends.enter_context, socket.socketpair())
-        stdout, their_stdout = map(ends.enter_context, _pipe())
-        stderr, their_stderr = map(ends.enter_context, _pipe())
-        process = await _start(launch, their_stdin, their_stdout, their_stderr)
+        stdout, their_stdout = map(ends.enter_context, _open_pipe())
+        stderr, their_stderr = map(ends.enter_context, _open_pipe())
+        process = await _start_process(launch, their_stdin, their_stdout, their_stderr)
         for end in (their_stdin, their_stdout, their_stderr):
             end.close()
         child = Child(process, on_stderr, launch.secrets)
         async with end_with_block(process), _open_reader(stdout) as child.stdout, _open_reader(stderr) as errors:
             _, child.stdin = await asyncio.open_connection(sock=stdin)
-            pump = asyncio.create_task(_pump(errors, child))
+            pump = asyncio.create_task(_read_stderr(errors, child))
             try:
                 yield child
             finally:
-                await _end(child, pump)
+                await _end_process(child, pump)
                 child.note_ending(launch.runtime.ending(process))
 
 
-def _pipe() -> tuple[BinaryIO, BinaryIO]:
+def _open_pipe() -> tuple[BinaryIO, BinaryIO]:
     read, write = os.pipe()
     return os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
 
 
-async def _start(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
+async def _start_process(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
+    """Start the process. Raises SkillError if the command cannot be executed."""
     command = launch.argv[0]
     starting = launch.runtime.start(
         Program(
@@ -187,7 +190,7 @@ async def _open_reader(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader]:
         transport.close()
 
 
-async def _pump(errors: asyncio.StreamReader, child: Child) -> None:
+async def _read_stderr(errors: asyncio.StreamReader, child: Child) -> None:
     rest = b""
     while piece := await errors.read(1 << 16):
         *lines, rest = (rest + piece).split(b"\n")
@@ -198,7 +201,8 @@ async def _pump(errors: asyncio.StreamReader, child: Child) -> None:
         child.note_stderr(rest.decode("utf-8", "replace"))
 
 
-async def _end(child: Child, pump: asyncio.Task[None]) -> None:
+async def _end_process(child: Child, pump: asyncio.Task[None]) -> None:
+    """Close stdin, wait for the exit, and end what is left of the process group."""
     try:
         child.stdin.close()
         with suppress(TimeoutError):
@@ -213,7 +217,7 @@ async def _end(child: Child, pump: asyncio.Task[None]) -> None:
             pump.cancel()
 
 
-def _status(status: int) -> str:
+def _describe_status(status: int) -> str:
     if status >= 0:
         return f"exit code {status}"
     try:

@@ -52,9 +52,9 @@ from perstack_mcp.server_interface import describe
 
 CALL_KEY = "perstack/callId"  # key of the call's id in `_meta`
 
-_OWN: ContextVar[PendingCall | None] = ContextVar("perstack_mcp_call", default=None)
+_CURRENT_CALL: ContextVar[PendingCall | None] = ContextVar("perstack_mcp_call", default=None)
 
-_UNCLEAR = "\n(The server does not say which of its calls asks: "
+_UNCLEAR_NOTE = "\n(The server does not say which of its calls asks: "
 
 
 class AskedQuestion:
@@ -65,13 +65,13 @@ class AskedQuestion:
         self.reply: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self.owner: PendingCall | None = None  # the call that returns with this question to ask the person
         self.answered_by: PendingCall | None = None  # the call that already has an answer to it
-        self.is_unclear = False  # True if it may belong to another call
+        self.is_uncertain = False  # True if it may belong to another call
 
     def describe_owners(self, calls: Sequence[PendingCall]) -> None:
         """Add to the question's text that any of these calls may be asking it."""
         names = "; ".join(f"{pending.tool_call.tool_name} of {pending.tool_call.expert_key}" for pending in calls)
-        self.question = self.question.model_copy(update={"message": f"{self.question.message}{_UNCLEAR}{names})"})
-        self.is_unclear = True
+        self.question = self.question.model_copy(update={"message": f"{self.question.message}{_UNCLEAR_NOTE}{names})"})
+        self.is_uncertain = True
 
     def set_reply(self, pending_call: PendingCall, answer: Answer | None) -> None:
         """Set the answer, unless the question has one or belongs to another call."""
@@ -88,10 +88,10 @@ class PendingCall:
         self.idle = idle
         # timeout that ends the call after `idle` seconds without activity of the server
         self.limit = asyncio.timeout(idle)
-        self.asked: asyncio.Future[AskedQuestion] = asyncio.get_running_loop().create_future()
+        self.asked_question: asyncio.Future[AskedQuestion] = asyncio.get_running_loop().create_future()
         """Set when the call must return with a question for the person."""
         self.is_held = False  # True while the server waits for the person's answer
-        self.is_unclear = False  # True once it was assigned a question that may belong to another call
+        self.is_uncertain = False  # True once it was assigned a question that may belong to another call
         self.is_over = False  # True once its outcome was returned
         self.has_reacted = False  # True once the server has shown activity for it
         self.work: asyncio.Task[ToolResult | Question] | None = None
@@ -106,16 +106,16 @@ class PendingCall:
         If the call has ended in the meantime, its outcome is returned; it is not made again, as it may have had its
         effect.
         """
-        asked = self.asked.result()
+        asked_question = self.asked_question.result()
         self._answers += tool_call.answers[len(self.tool_call.answers) :]
-        answer = self.answer(asked.question)
+        answer = self.answer(asked_question.question)
         if answer is None and not self.has_ended:
             return False
         self.tool_call, self.is_held, self.limit = tool_call, False, asyncio.timeout(self.idle)
         if not self.has_ended:
-            self.asked = asyncio.get_running_loop().create_future()
-        if not self.has_ended or asked.is_unclear:
-            asked.set_reply(self, answer)
+            self.asked_question = asyncio.get_running_loop().create_future()
+        if not self.has_ended or asked_question.is_uncertain:
+            asked_question.set_reply(self, answer)
         return True
 
     @property
@@ -135,8 +135,8 @@ class PendingCall:
     def close(self) -> None:
         """End the call, and give up the question that it is asking, if any."""
         self.is_over = True
-        if self.asked.done():
-            self.asked.result().set_reply(self, None)
+        if self.asked_question.done():
+            self.asked_question.result().set_reply(self, None)
 
     def on_activity(self) -> None:
         """Restart the idle timeout after activity of the server."""
@@ -162,26 +162,30 @@ class PendingCall:
 
     def has_answer(self, tool_question: Question) -> bool:
         """Return whether a person has answered this question of the call."""
-        return any(_is_same(pending.question, tool_question) for pending in self._answers)
+        return any(_is_same_question(answer.question, tool_question) for answer in self._answers)
 
     def answer(self, tool_question: Question) -> Answer | None:
         """Return the answer to a question; None without one. Repeated questions get their answers in order."""
-        found = next((pending for pending in self._answers if _is_same(pending.question, tool_question)), None)
-        if found is not None:
-            self._answers.remove(found)
-        return found
+        matching_answer = next(
+            (answer for answer in self._answers if _is_same_question(answer.question, tool_question)), None
+        )
+        if matching_answer is not None:
+            self._answers.remove(matching_answer)
+        return matching_answer
 
-    def ask(self, asked: AskedQuestion) -> None:
+    def ask(self, asked_question: AskedQuestion) -> None:
         """Return from the call with the question."""
-        asked.owner = self
-        self.asked.set_result(asked)
+        asked_question.owner = self
+        self.asked_question.set_result(asked_question)
 
 
-def _is_same(answered: Question, asked: Question) -> bool:
+def _is_same_question(answered: Question, asked_question: Question) -> bool:
     """Return whether two questions are equal, apart from a note that the call is uncertain."""
     answered_text, schema = answered.message, answered.requested_schema
-    is_said = answered_text == asked.message or answered_text.startswith(asked.message + _UNCLEAR)
-    return is_said and schema == asked.requested_schema
+    has_same_text = answered_text == asked_question.message or answered_text.startswith(
+        asked_question.message + _UNCLEAR_NOTE
+    )
+    return has_same_text and schema == asked_question.requested_schema
 
 
 class OpenCalls:
@@ -190,64 +194,70 @@ class OpenCalls:
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
         self._calls: list[PendingCall] = []
-        self._held: list[PendingCall] = []  # calls waiting for a person's answer, which are not active
+        self._held_calls: list[PendingCall] = []  # calls waiting for a person's answer, which are not active
         self._unassigned: list[AskedQuestion] = []  # questions that may belong to several calls
         self._changed = asyncio.Event()
 
     @contextmanager
     def register(self, pending: PendingCall) -> Generator[None]:
         """Register a call for the duration of the block."""
-        before = _OWN.set(pending)
+        token = _CURRENT_CALL.set(pending)
         self._calls.append(pending)
         self.drop(pending)
         self.reassign_question()
         try:
             yield
         finally:
-            _OWN.reset(before)
+            _CURRENT_CALL.reset(token)
             self._calls.remove(pending)
             if pending.is_held:
-                self._held.append(pending)
+                self._held_calls.append(pending)
                 self.reassign_question()
             else:
                 pending.close()
-            self._notify()
+            self._wake_waiters()
 
     def drop(self, pending: PendingCall) -> None:
         """Forget that a call is held: it is active again, or has ended."""
-        if pending in self._held:
-            self._held.remove(pending)
-        self._notify()
+        if pending in self._held_calls:
+            self._held_calls.remove(pending)
+        self._wake_waiters()
 
     def reassign_question(self) -> None:
         """Let an active call ask the open question of a call that has ended: the question was another's."""
-        for pending in self._held:
-            asked = pending.asked.result()
-            taker = next((other for other in self._candidates_of(None) if other.is_unclear), None)
-            is_misplaced = asked.is_unclear and asked.owner is pending and not asked.reply.done()
-            if taker is not None and pending.has_ended and is_misplaced:
-                taker.ask(asked)
+        for pending in self._held_calls:
+            asked_question = pending.asked_question.result()
+            other_call = next((call for call in self._candidates_for(None) if call.is_uncertain), None)
+            is_misplaced = (
+                asked_question.is_uncertain and asked_question.owner is pending and not asked_question.reply.done()
+            )
+            if other_call is not None and pending.has_ended and is_misplaced:
+                other_call.ask(asked_question)
 
     async def wait_until_active(self) -> None:
         """Wait while every call to which a request may belong waits for the answer to an earlier one."""
-        own = _OWN.get()
-        while not self.candidates() and any(own in (None, pending) for pending in (*self._calls, *self._held)):
+        current_call = _CURRENT_CALL.get()
+        while not self.candidates() and any(
+            current_call in (None, pending) for pending in (*self._calls, *self._held_calls)
+        ):
             await self._changed.wait()
 
     def candidates(self) -> list[PendingCall]:
         """Return the calls to which a request that has just arrived may belong."""
-        return self._candidates_of(_OWN.get())
+        return self._candidates_for(_CURRENT_CALL.get())
 
-    def _candidates_of(self, own: PendingCall | None) -> list[PendingCall]:
-        return [pending for pending in self._calls if own in (None, pending) and not pending.asked.done()]
+    def _candidates_for(self, current_call: PendingCall | None) -> list[PendingCall]:
+        return [
+            pending for pending in self._calls if current_call in (None, pending) and not pending.asked_question.done()
+        ]
 
-    async def owner(self, asked: AskedQuestion | None, key: object = None) -> PendingCall | None:
+    async def owner(self, asked_question: AskedQuestion | None, key: object = None) -> PendingCall | None:
         """Return the call that a request belongs to, by its key if the server names one; None if that stays uncertain.
 
         Other calls get half the idle timeout to end. A question that may belong to any call is assigned when all ask.
         """
         while True:
-            if asked is not None:
+            if asked_question is not None:
                 await self.wait_until_active()
             candidates = self.candidates()
             candidates = [pending for pending in candidates if pending.tool_call.key == key] or candidates
@@ -257,54 +267,56 @@ class OpenCalls:
                 return next(iter(candidates), None)
             try:
                 async with asyncio.timeout(candidates[0].idle / 2):
-                    await self._until_clear(candidates, asked)
+                    await self._wait_until_one_candidate(candidates, asked_question)
             except TimeoutError:
                 self._show("(the server's request is declined: it does not say which of its calls it belongs to)")
                 return None
-            if asked is not None and (asked.owner or asked.answered_by) is not None:
-                return asked.owner or asked.answered_by
+            if asked_question is not None and (asked_question.owner or asked_question.answered_by) is not None:
+                return asked_question.owner or asked_question.answered_by
 
-    async def _until_clear(self, candidates: list[PendingCall], asked: AskedQuestion | None) -> None:
+    async def _wait_until_one_candidate(
+        self, candidates: list[PendingCall], asked_question: AskedQuestion | None
+    ) -> None:
         """Wait until at most one of the candidates is active, or the question has an owner."""
-        if asked is not None:
-            self._unassigned.append(asked)
+        if asked_question is not None:
+            self._unassigned.append(asked_question)
             self._assign_if_all_ask()
         try:
-            while asked is None or asked in self._unassigned:
-                active = self._candidates_of(None)
+            while asked_question is None or asked_question in self._unassigned:
+                active = self._candidates_for(None)
                 if len([pending for pending in candidates if pending in active]) < 2:
                     return
                 await self._changed.wait()
                 self._assign_if_all_ask()
         finally:
-            if asked in self._unassigned:
-                self._unassigned.remove(asked)
+            if asked_question in self._unassigned:
+                self._unassigned.remove(asked_question)
 
     def _assign_if_all_ask(self) -> None:
         """Give each active call a question once all of them ask, preferring one that a person has answered for it."""
-        calls = self._candidates_of(None)
+        calls = self._candidates_for(None)
         if not 2 <= len(calls) <= len(self._unassigned):
             return
-        questions, unclear = self._unassigned, list[AskedQuestion]()
+        questions, uncertain = self._unassigned, list[AskedQuestion]()
         self._unassigned = questions[len(calls) :]
-        for asked in questions[: len(calls)]:
-            alike = [pending for pending in questions if pending.question == asked.question]
-            answered = [pending for pending in calls if pending.has_answer(asked.question)]
-            if len(alike) == len(answered) == 1:
-                asked.answered_by = answered[0]
+        for asked_question in questions[: len(calls)]:
+            same_questions = [pending for pending in questions if pending.question == asked_question.question]
+            answered = [pending for pending in calls if pending.has_answer(asked_question.question)]
+            if len(same_questions) == len(answered) == 1:
+                asked_question.answered_by = answered[0]
                 calls.remove(answered[0])
             else:
-                unclear.append(asked)
+                uncertain.append(asked_question)
         if len(calls) > 1:
-            for asked in unclear:
-                asked.describe_owners(calls)
+            for asked_question in uncertain:
+                asked_question.describe_owners(calls)
             for pending in calls:
-                pending.is_unclear = True
-        for asked, pending in zip(unclear, calls, strict=True):
-            pending.ask(asked)
-        self._notify()
+                pending.is_uncertain = True
+        for asked_question, pending in zip(uncertain, calls, strict=True):
+            pending.ask(asked_question)
+        self._wake_waiters()
 
-    def _notify(self) -> None:
+    def _wake_waiters(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -330,18 +342,18 @@ class Requests:
         await self._calls.wait_until_active()
         if not any(pending.tool_call.may_ask or pending.tool_call.answers for pending in self._calls.candidates()):
             return ElicitResult(action="decline")
-        asked = AskedQuestion(tool_question)
-        pending_call = await self._calls.owner(asked, (context.meta or {}).get(CALL_KEY))
-        if pending_call is not None and asked.owner is None:
+        asked_question = AskedQuestion(tool_question)
+        pending_call = await self._calls.owner(asked_question, (context.meta or {}).get(CALL_KEY))
+        if pending_call is not None and asked_question.owner is None:
             answer = pending_call.answer(tool_question)
             if answer is not None:
-                return _reply(answer)
+                return _convert_answer(answer)
             if pending_call.tool_call.may_ask:
-                pending_call.ask(asked)
-        if asked.owner is None:
+                pending_call.ask(asked_question)
+        if asked_question.owner is None:
             return ElicitResult(action="decline")
-        answer = await asked.reply
-        return ElicitResult(action="cancel") if answer is None else _reply(answer)
+        answer = await asked_question.reply
+        return ElicitResult(action="cancel") if answer is None else _convert_answer(answer)
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
@@ -353,7 +365,7 @@ class Requests:
         if pending_call is None or pending_call.tool_call.sample is None:
             return ErrorData(code=INVALID_REQUEST, message="sampling is offered only during a call that allows it")
         try:
-            messages = [await _message(pending, pending_call.tool_call.blobs) for pending in params.messages]
+            messages = [await _convert_message(pending, pending_call.tool_call.blobs) for pending in params.messages]
         except ValueError as error:
             return ErrorData(code=INVALID_PARAMS, message=str(error))
         try:
@@ -390,10 +402,10 @@ def required_question(error: MCPError, pending: PendingCall) -> Question | None:
     if error.code != URL_ELICITATION_REQUIRED:
         return None
     try:
-        wanted = ElicitationRequiredErrorData.model_validate(error.data).elicitations
+        elicitations = ElicitationRequiredErrorData.model_validate(error.data).elicitations
     except ValidationError:
         return None
-    for tool_question in map(question_of, wanted):
+    for tool_question in map(question_of, elicitations):
         answer = pending.answer(tool_question)
         if answer is None and pending.tool_call.may_ask:
             return tool_question
@@ -402,7 +414,7 @@ def required_question(error: MCPError, pending: PendingCall) -> Question | None:
     return None
 
 
-def _reply(answer: Answer) -> ElicitResult | ErrorData:
+def _convert_answer(answer: Answer) -> ElicitResult | ErrorData:
     if answer.action != "accept" or not answer.question.requested_schema:
         return ElicitResult(action=answer.action)
     try:
@@ -411,19 +423,19 @@ def _reply(answer: Answer) -> ElicitResult | ErrorData:
         return ErrorData(code=INVALID_PARAMS, message="the form asks for values that a form cannot hold")
 
 
-async def _message(message: SamplingMessage, blobs: BlobStore) -> Message:
+async def _convert_message(message: SamplingMessage, blobs: BlobStore) -> Message:
     if message.role == "assistant":
-        return ExpertMessage(contents=_texts(message.content_as_list))
-    return UserMessage(contents=tuple([await _part(block, blobs) for block in message.content_as_list]))
+        return ExpertMessage(contents=_convert_texts(message.content_as_list))
+    return UserMessage(contents=tuple([await _convert_part(block, blobs) for block in message.content_as_list]))
 
 
-def _texts(blocks: Sequence[SamplingMessageContentBlock]) -> tuple[TextPart, ...]:
+def _convert_texts(blocks: Sequence[SamplingMessageContentBlock]) -> tuple[TextPart, ...]:
     return tuple(
         TextPart(text=block.text if isinstance(block, TextContent) else _reject_block(block)) for block in blocks
     )
 
 
-async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultContent:
+async def _convert_part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultContent:
     if isinstance(block, TextContent):
         return TextPart(text=block.text)
     if not isinstance(block, ImageContent):

@@ -28,7 +28,7 @@ class McpSession(SkillSession):
         """Prepare without connecting; `timeout_ms` None means DEFAULT_TIMEOUT."""
         self._server = server
         self._may_sample = may_sample
-        self._patience = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        self._patience_s = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._lock = asyncio.Lock()
         self._connection: _ConnectionTask | None = None
         self._toolset: Toolset | None = None
@@ -38,9 +38,9 @@ class McpSession(SkillSession):
         """Return the current tools, or the last known ones while disconnected."""
         client = await self._connected_client() if self._toolset is None else self._open_client()
         if client is not None:
-            found = await client.toolset()
-            if found != self._toolset:
-                self._toolset = found
+            toolset = await client.toolset()
+            if toolset != self._toolset:
+                self._toolset = toolset
         return self._toolset or Toolset()
 
     async def call(self, tool_call: ToolCall) -> ToolResult | Question:
@@ -51,12 +51,12 @@ class McpSession(SkillSession):
                 raise ServerEnded
             client = await self._connected_client()
             connection = self._connection
-            return await client.call(tool_call, self._patience)
+            return await client.call(tool_call, self._patience_s)
         except ServerEnded as error:
-            why = await connection.failure_summary() if connection is not None else ""
+            summary = await connection.failure_summary() if connection is not None else ""
             raise SkillError(
                 f"{tool_call.tool_name}: the server ended during the call, which may have had its effect and was not"
-                f" repeated{why}; the next call restarts the server"
+                f" repeated{summary}; the next call restarts the server"
             ) from error
 
     @property
@@ -78,20 +78,20 @@ class McpSession(SkillSession):
             if self._is_closed:
                 raise SkillError(f"skill {self._server.name!r} has been closed")
             if self._connection is not None and self._connection.is_up:
-                return await self._connection.wait_until_ready(self._patience)
+                return await self._connection.wait_until_ready(self._patience_s)
             if self._connection is not None:
                 await self._connection.end()
                 self._server.show(f"(the server had ended{await self._connection.failure_summary()}: it is restarted)")
-            self._connection = _ConnectionTask(self._server, self._patience, may_sample=self._may_sample)
-            return await self._connection.wait_until_ready(self._patience)
+            self._connection = _ConnectionTask(self._server, self._patience_s, may_sample=self._may_sample)
+            return await self._connection.wait_until_ready(self._patience_s)
 
 
 class _ConnectionTask:
     """A task that starts a server, connects and shuts it down: the SDK requires all three in one task."""
 
-    def __init__(self, server: McpServer, patience: float, *, may_sample: bool) -> None:
+    def __init__(self, server: McpServer, patience_s: float, *, may_sample: bool) -> None:
         self._server = server
-        self._patience = patience
+        self._patience_s = patience_s
         self._may_sample = may_sample
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[McpClient] = asyncio.get_running_loop().create_future()
@@ -114,18 +114,18 @@ class _ConnectionTask:
         """The keys of calls that wait for a person's answer, or waited when the server ended."""
         return self._ready.result().waiting_calls if self._ready.done() else ()
 
-    async def wait_until_ready(self, deadline: float) -> McpClient:
-        """Return the client within `deadline` seconds. Raises SkillError, with everything shut down."""
+    async def wait_until_ready(self, timeout_s: float) -> McpClient:
+        """Return the client within `timeout_s` seconds. Raises SkillError, with everything shut down."""
         outcomes: set[asyncio.Future[Any]] = {self._ready, self._task}
-        await asyncio.wait(outcomes, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(outcomes, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return self._ready.result()
         is_late = not self._task.done()
         if is_late:
-            await self._stop()
-            self._failure = f"no answer within {deadline:g} s; a longer `timeout` of the skill waits longer"
-        why = await self.failure_summary()
-        raise SkillError(f"skill {self._server.name!r} could not be connected to{why}", next_steps=self._steps)
+            await self._cancel_task()
+            self._failure = f"no answer within {timeout_s:g} s; a longer `timeout` of the skill waits longer"
+        summary = await self.failure_summary()
+        raise SkillError(f"skill {self._server.name!r} could not be connected to{summary}", next_steps=self._steps)
 
     async def end(self) -> None:
         """Shut the server down; immediately if this is cancelled."""
@@ -135,20 +135,21 @@ class _ConnectionTask:
         try:
             await asyncio.shield(asyncio.wait({self._task}))
         except asyncio.CancelledError:
-            await self._stop()
+            await self._cancel_task()
             raise
 
     async def failure_summary(self) -> str:
         """Wait for the end and describe it, as a suffix of another message."""
         await asyncio.wait({self._task})
-        known = "; ".join(part for part in (self._failure, self._server.exit_summary()) if part)
-        return f": {known}" if known else ""
+        description = "; ".join(part for part in (self._failure, self._server.exit_summary()) if part)
+        return f": {description}" if description else ""
 
-    async def _stop(self) -> None:
+    async def _cancel_task(self) -> None:
         self._task.cancel()
         await asyncio.wait({self._task})
 
     async def _run_server(self) -> None:
+        """Start, connect and serve; keep an error for `failure_summary`."""
         try:
             async with self._server.up():
                 # the process starts while this thread imports the SDK
@@ -159,7 +160,7 @@ class _ConnectionTask:
                     self._server,
                     self._ready.set_result,
                     self._leave,
-                    patience=self._patience,
+                    patience_s=self._patience_s,
                     may_sample=self._may_sample,
                 )
         except Exception as error:  # noqa: BLE001 - the model sees the message of any error of the SDK or the server

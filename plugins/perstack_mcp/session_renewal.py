@@ -59,16 +59,17 @@ class SessionRenewal:
             return
         if self._renewing is None:
             # Not in a call's context: the new stream of the server's own messages would be attributed to that call.
-            self._renewing = asyncio.create_task(self._begin(greeting or {}), context=Context())
-            self._renewing.add_done_callback(self._forget)
+            self._renewing = asyncio.create_task(self._begin_session(greeting or {}), context=Context())
+            self._renewing.add_done_callback(self._clear_renewal)
         await asyncio.shield(self._renewing)
 
-    def _forget(self, done: asyncio.Task[None]) -> None:
+    def _clear_renewal(self, done: asyncio.Task[None]) -> None:
         self._renewing = None
         if not done.cancelled():
             done.exception()  # retrieve the error, or asyncio would report it; the waiting calls raise it
 
-    async def _begin(self, greeting: JsonObject) -> None:
+    async def _begin_session(self, greeting: JsonObject) -> None:
+        """Repeat the handshake and list the tools again; after a failure end the connection. Raises SkillError."""
         session = self._client.session
         try:
             async with asyncio.timeout(_RENEWAL_TIMEOUT_S):
@@ -82,9 +83,9 @@ class SessionRenewal:
                 number = await self._relist()
         except (MCPError, SkillError, ValueError, TimeoutError) as error:
             self._leave.set()
-            why = describe(error) if str(error) else f"no answer within {_RENEWAL_TIMEOUT_S:g} s"
-            self._show(f"(the server has lost its session, and does not begin a new one: {why})")
-            raise SkillError(f"the server has lost its session, and does not begin a new one: {why}") from error
+            problem = describe(error) if str(error) else f"no answer within {_RENEWAL_TIMEOUT_S:g} s"
+            self._show(f"(the server has lost its session, and does not begin a new one: {problem})")
+            raise SkillError(f"the server has lost its session, and does not begin a new one: {problem}") from error
         self._show(
             f"(the server had lost its session, as after a restart: a new one was begun, and its {number} tools were"
             " listed again)"

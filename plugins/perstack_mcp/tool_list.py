@@ -34,49 +34,49 @@ _LIST_TIMEOUT_S = 30.0  # seconds for reading the list again; the first list is 
 class ToolList:
     """Current tools of one connection."""
 
-    def __init__(self, show: Callable[[str], None], patience: float) -> None:
-        """Start with an empty list. Connecting, including the first list, may take `patience` seconds."""
+    def __init__(self, show: Callable[[str], None], patience_s: float) -> None:
+        """Start with an empty list. Connecting, including the first list, may take `patience_s` seconds."""
         self._show = show
-        self._paging_timeout = min(_PAGING_TIMEOUT_S, patience / 4)
+        self._paging_timeout_s = min(_PAGING_TIMEOUT_S, patience_s / 4)
         self._toolset = Toolset()
-        self._stale = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._has_changed = asyncio.Event()
+        self._is_current = asyncio.Event()
+        self._is_current.set()
 
     async def begin(self, client: Client) -> None:
         """Read the first list. Raises its errors."""
-        self._toolset = await self._read(client)
+        self._toolset = await self._read_toolset(client)
 
     async def relist(self, client: Client) -> int:
         """Read the list again and return the number of tools. Raises its errors."""
-        found = await self._read(client)
-        if found != self._toolset:
-            self._toolset = found
-        return len(found.specs)
+        toolset = await self._read_toolset(client)
+        if toolset != self._toolset:
+            self._toolset = toolset
+        return len(toolset.specs)
 
     def spec_of(self, name: str) -> ToolSpec | None:
         return next((spec for spec in self._toolset.specs if spec.name == name), None)
 
     async def current(self) -> Toolset:
         """Return the newest list, after announced changes were read; without changes it is the same object."""
-        await self._settled.wait()
+        await self._is_current.wait()
         return self._toolset
 
     def note_change(self) -> None:
-        self._stale.set()
-        self._settled.clear()
+        self._has_changed.set()
+        self._is_current.clear()
 
     async def follow(self, relist: Callable[[], Awaitable[object]]) -> None:
         """Call `relist` after every change of the list, until cancelled. After a failure the old list is kept."""
         try:
             while True:
-                await self._stale.wait()
+                await self._has_changed.wait()
                 await asyncio.sleep(_CHANGE_DELAY_S)
-                self._stale.clear()
-                await self._list(relist)
-                self._settled.set()
+                self._has_changed.clear()
+                await self._relist_within_timeout(relist)
+                self._is_current.set()
         finally:
-            self._settled.set()
+            self._is_current.set()
 
     async def listen(self, client: Client) -> None:
         """Subscribe to change notifications in stateless protocol revisions, and again when a subscription ends.
@@ -104,14 +104,14 @@ class ToolList:
             await asyncio.sleep(_SUBSCRIPTION_DELAYS_S[failures])
             failures += 1
 
-    async def _list(self, relist: Callable[[], Awaitable[object]]) -> None:
+    async def _relist_within_timeout(self, relist: Callable[[], Awaitable[object]]) -> None:
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
                 await relist()
         except Exception as error:  # noqa: BLE001 - after any answer of the server, the current list stays
             self._show(f"(its tools have changed, but the new list cannot be used: {describe(error)})")
 
-    async def _read(self, client: Client) -> Toolset:
+    async def _read_toolset(self, client: Client) -> Toolset:
         return Toolset(await self._read_tools(client), client.instructions or "")
 
     async def _read_tools(self, client: Client) -> tuple[ToolSpec, ...]:
@@ -119,7 +119,7 @@ class ToolList:
         if client.server_capabilities.tools is not None:
             return await self._read_pages(client, await client.list_tools())
         try:
-            async with asyncio.timeout(min(_UNANNOUNCED_TIMEOUT_S, self._paging_timeout)):
+            async with asyncio.timeout(min(_UNANNOUNCED_TIMEOUT_S, self._paging_timeout_s)):
                 first = await client.list_tools()
         except MCPError:
             return ()  # the server announced that it has tools
@@ -135,11 +135,11 @@ class ToolList:
         pages = _Pages()
         problem = pages.add(page)
         try:
-            async with asyncio.timeout(self._paging_timeout):
+            async with asyncio.timeout(self._paging_timeout_s):
                 while problem is None and pages.cursor is not None:
                     problem = pages.add(await client.list_tools(cursor=pages.cursor))
         except TimeoutError:
-            problem = f"its pages do not end in time ({self._paging_timeout:g} s)"
+            problem = f"its pages do not end in time ({self._paging_timeout_s:g} s)"
         except MCPError as error:
             problem = f"its {'second page' if pages.count == 1 else 'next page'} could not be read: {describe(error)}"
         if problem is not None:
@@ -160,9 +160,9 @@ class _Pages:
     def add(self, page: ListToolsResult) -> str | None:
         """Add a page. Return why no further page can be read; None if the list continues or has ended."""
         self.count += 1
-        known = len(self.specs)
+        count_before = len(self.specs)
         for tool in page.tools:
-            spec = _spec(tool)
+            spec = _convert_tool(tool)
             self._chars += len(spec.description) + len(json.dumps(spec.input_schema))
             if len(self.specs) >= _MAX_LIST_TOOLS or self._chars > _MAX_LIST_CHARS:
                 return f"it has more than {_MAX_LIST_TOOLS} tools, or {_MAX_LIST_CHARS >> 20} million characters"
@@ -173,22 +173,22 @@ class _Pages:
         if self.cursor in self._cursors:
             return f"it repeats the cursor {self.cursor[:100]!r}"
         self._cursors.add(self.cursor)
-        if page.tools and len(self.specs) == known:
+        if page.tools and len(self.specs) == count_before:
             return f"page {self.count} has the same tools again"
         return f"more than {_MAX_PAGES} pages" if self.count >= _MAX_PAGES else None
 
 
-def _spec(tool: Tool) -> ToolSpec:
+def _convert_tool(tool: Tool) -> ToolSpec:
     return ToolSpec(
         name=tool.name,
         description=tool.description or tool.title or "",
         input_schema=tool.input_schema,
-        effect=_effect(tool),
+        effect=_convert_effect(tool),
         polling=(tool.meta or {}).get("perstack/polling") is True,
     )
 
 
-def _effect(tool: Tool) -> Effect:
+def _convert_effect(tool: Tool) -> Effect:
     hints = tool.annotations
     if hints is not None and hints.read_only_hint:
         return "readOnly"

@@ -58,14 +58,14 @@ class OutputSchemas:
         if "structured_content" not in result.model_fields_set:
             return "the tool has an output schema, but the result has no structured content"
         value = cast("JsonValue", result.structured_content)
-        found = await violation_of(checker, value)
-        if found is not None and isinstance(value, dict) and value.keys() == {"result"}:
+        violation = await violation_of(checker, value)
+        if violation is not None and isinstance(value, dict) and value.keys() == {"result"}:
             # a value that is not an object is wrapped, by servers or by its repair
-            found = await violation_of(checker, value["result"])
-        if found is None:
+            violation = await violation_of(checker, value["result"])
+        if violation is None:
             return None
-        place = f" at {found.place}" if found.place else ""
-        return f"the structured output violates the tool's output schema{place}: {found.message[:200]}"
+        place = f" at {violation.place}" if violation.place else ""
+        return f"the structured output violates the tool's output schema{place}: {violation.message[:200]}"
 
 
 def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tuple[JsonObject, Sequence[str]]:
@@ -78,7 +78,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
     tools = result.get("tools")
     if isinstance(tools, dict):
         lines.append("(its answer to tools/list was repaired: tools is an object)")
-        tools = [_with_name(name, tool) for name, tool in tools.items()]
+        tools = [_add_name(name, tool) for name, tool in tools.items()]
     elif tools is None:
         lines.append(f"(its answer to tools/list was repaired: tools is {kind_at(result, 'tools')})")
         tools = []
@@ -90,7 +90,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
     return result, lines
 
 
-def _with_name(name: str, tool: JsonValue) -> JsonValue:
+def _add_name(name: str, tool: JsonValue) -> JsonValue:
     return {**tool, "name": tool.get("name") or name} if isinstance(tool, dict) else tool
 
 
@@ -111,29 +111,30 @@ def _repair_cursor(result: JsonObject, lines: list[str]) -> None:
 def _usable_tools(
     tools: Sequence[JsonValue], result: JsonObject, version: str, outputs: OutputSchemas, lines: list[str]
 ) -> list[JsonValue]:
+    """Return the repaired tools that a model can use, and add a line to `lines` about each other one."""
     meter = Meter(_MAX_SCHEMA_STEPS)
     # only short values, since they are validated once per tool
-    around: JsonObject = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    scalar_fields: JsonObject = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
     usable: list[JsonValue] = []
     for tool in tools[:_MAX_TOOLS]:
-        repaired, problem = _repaired_tool(tool, around, version, lines)
+        repaired, problem = _repair_tool(tool, scalar_fields, version, lines)
         if problem is None:
             problem = schema_problem(repaired.get("inputSchema"), meter)
         name = str(repaired.get("name") or "?")[:_SHOWN_CHARS]
         if problem is not None:
             lines.append(f"tool {name} is left out: {problem}")
             continue
-        ignored = outputs.take(repaired, repaired.pop("outputSchema", None), meter)
-        if ignored is not None:
-            lines.append(f"tool {name}: its output schema is not used: {ignored.removeprefix('its schema ')}")
+        output_problem = outputs.take(repaired, repaired.pop("outputSchema", None), meter)
+        if output_problem is not None:
+            lines.append(f"tool {name}: its output schema is not used: {output_problem.removeprefix('its schema ')}")
         usable.append(repaired)
     if len(tools) > _MAX_TOOLS:
         lines.append(f"{len(tools) - _MAX_TOOLS} tools are left out: more than {_MAX_TOOLS} at once")
     return usable
 
 
-def _repaired_tool(
-    tool: JsonValue, around: JsonObject, version: str, lines: list[str]
+def _repair_tool(
+    tool: JsonValue, scalar_fields: JsonObject, version: str, lines: list[str]
 ) -> tuple[JsonObject, str | None]:
     """Return a tool without its invalid optional parts, and the reason why it cannot be used, or None."""
     if not isinstance(tool, dict):
@@ -147,21 +148,21 @@ def _repaired_tool(
     if not isinstance(repaired.get("description", ""), str):
         lines.append(f"tool {name}: description is {kind_of(repaired['description'])}")
         repaired["description"] = json.dumps(repaired["description"], ensure_ascii=False)
-    wrong = _wrong_parts(repaired, around, version)
+    wrong = _find_invalid_parts(repaired, scalar_fields, version)
     for part in wrong:
         if part in repaired and part not in _REQUIRED:
             lines.append(f"tool {name}: {part} is left out: {wrong[part]}")
             del repaired[part]
     if wrong:
-        wrong = _wrong_parts(repaired, around, version)
+        wrong = _find_invalid_parts(repaired, scalar_fields, version)
     part, message = next(iter(wrong.items()), ("", ""))
     return {**repaired, "outputSchema": schema}, f"{part}: {message}" if wrong else None
 
 
-def _wrong_parts(tool: JsonObject, around: JsonObject, version: str) -> dict[str, str]:
+def _find_invalid_parts(tool: JsonObject, scalar_fields: JsonObject, version: str) -> dict[str, str]:
     """Return the parts of a tool that its revision does not allow, with the reasons."""
     try:
-        validate_server_result("tools/list", version, {**around, "tools": [tool]})
+        validate_server_result("tools/list", version, {**scalar_fields, "tools": [tool]})
     except ValidationError as error:
         wrong: dict[str, str] = {}
         for problem in error.errors(include_url=False, include_input=False):

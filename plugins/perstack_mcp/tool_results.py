@@ -28,19 +28,19 @@ _UNTYPED = "application/octet-stream"
 
 async def result_of(result: CallToolResult, blobs: BlobStore) -> ToolResult:
     """Convert a result for the model; bytes and long texts become blobs of the Job."""
-    parts = [await _part(block, blobs) for block in result.content]
+    parts = [await _convert_block(block, blobs) for block in result.content]
     structured: JsonValue = result.structured_content
-    if structured is not None and not _is_shown(structured, result.content):
+    if structured is not None and not _repeats_output(structured, result.content):
         parts.append(TextPart(text=json.dumps(structured, ensure_ascii=False)))
     return ToolResult(await _shorten(parts, blobs), bool(result.is_error))
 
 
-async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:
+async def _convert_block(block: ContentBlock, blobs: BlobStore) -> ResultContent:
     match block:
         case TextContent():
             return TextPart(text=block.text)
         case ImageContent() | AudioContent():
-            return await _blob(block.data, block.mime_type, None, blobs)
+            return await _store_blob(block.data, block.mime_type, None, blobs)
         case ResourceLink():
             about = ", ".join(part for part in (block.mime_type, block.description) if part)
             return TextPart(text=f"[resource {block.name}: {block.uri}{f' ({about})' if about else ''}]")
@@ -51,18 +51,18 @@ async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:
 async def _convert_embedded(block: EmbeddedResource, blobs: BlobStore) -> ResultContent:
     resource = block.resource
     if isinstance(resource, BlobResourceContents):
-        return await _blob(resource.blob, resource.mime_type or _UNTYPED, str(resource.uri), blobs)
+        return await _store_blob(resource.blob, resource.mime_type or _UNTYPED, str(resource.uri), blobs)
     return TextPart(text=f"[resource {resource.uri}]\n{resource.text}")
 
 
-async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -> ResultContent:
-    content = _decoded(data)
+async def _store_blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -> ResultContent:
+    content = _decode_base64(data)
     if content is None:
         return TextPart(text=f"[{mime_type}: the server sent data that is not base64]")
     return BlobPart(sha256=await blobs.put(content), mime_type=mime_type, size=len(content), name=name)
 
 
-def _decoded(data: str) -> bytes | None:
+def _decode_base64(data: str) -> bytes | None:
     """Return the bytes of base64, also with line breaks, in the URL alphabet, or without padding; None if invalid."""
     try:
         return b64decode(data, validate=True)
@@ -77,7 +77,7 @@ def _decoded(data: str) -> bytes | None:
 _URL_ALPHABET = str.maketrans("-_", "+/")
 
 
-def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
+def _repeats_output(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
     """Return whether one of the texts repeats the structured output, as servers do for older clients."""
     same = [structured]
     if isinstance(structured, dict) and len(structured) == 1:

@@ -32,15 +32,16 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
         if "expert" in operation.callers:
             effect: Effect = "readOnly" if operation.reads else "sideEffect"
             kit.tool(name=operation.tool, description=operation.description, effect=effect, subject=_ANY_CASE)(
-                _function(operation)
+                _create_function(operation)
             )
     return kit
 
 
-def _function(operation: Operation) -> Callable[..., Awaitable[Record]]:
+def _create_function(operation: Operation) -> Callable[..., Awaitable[Record]]:
+    """Return the tool function of an operation, with the operation's arguments as its signature."""
     async def work(context: ToolContext, **kwargs: object) -> Record:
-        memory = _memory(context)
-        command = _by_expert(operation.command(**kwargs).through_a_door(), context.tool_call.expert_key)
+        memory = _task_memory(context)
+        command = _with_author(operation.command(**kwargs).through_a_door(), context.tool_call.expert_key)
         await _check_decides_nothing(operation, command, memory)
         return operation.shown(command, await memory.do(command))
 
@@ -70,7 +71,7 @@ async def _check_decides_nothing(operation: Operation, command: TaskCommand[Any]
         raise person_refusal(decisions, reason="an Expert cannot")
 
 
-def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
+def _with_author(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
     match command:
         case CreateCommand():
             return replace(command, agent_id=expert_key)
@@ -80,7 +81,7 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
             return command
 
 
-def _memory(context: ToolContext) -> TaskMemory:
+def _task_memory(context: ToolContext) -> TaskMemory:
     if not context.parts.has(TASK_MEMORY):
         raise SkillError("execution memory is not available here")
     return context.parts.get(TASK_MEMORY)

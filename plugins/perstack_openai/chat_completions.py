@@ -101,28 +101,29 @@ def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     opaque_owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), opaque_owner, tools)
+        return _encode_message(message, ContentEncoder(dialect, blobs, "text", _encode_attachment), opaque_owner, tools)
 
-    return message_encoder(request, ("chat", dialect, opaque_owner, tools.key), _list_for(dialect), lambda: write)
+    return message_encoder(request, ("chat", dialect, opaque_owner, tools.key), _encoder_for(dialect), lambda: write)
 
 
-def _list_for(dialect: Dialect) -> type[ListEncoder]:
+def _encoder_for(dialect: Dialect) -> type[ListEncoder]:
     if dialect.refuses("user after tool"):
         return BridgingEncoder
     return AlternatingEncoder if dialect.refuses("consecutive users") else ListEncoder
 
 
 def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    """Return the body without messages: model, limits, sampling and reasoning options, tools, result schema."""
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
     limit = dialect.limit_name
     options: JsonObject = {
         **({} if limit is None else {limit: dialect.max_reply_tokens(request)}),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
-        **_reasoning(request, dialect),
+        **_reasoning_fields(request, dialect),
     }
     head.update({name: value for name, value in options.items() if value is not None})
-    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
+    tools: list[JsonValue] = [_encode_tool(tool) for tool in wire_tools(request, OPENAI).listed]
     if tools:
         head["tools"] = tools
     if tools and not request.allow_tools:
@@ -139,7 +140,7 @@ def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     return head
 
 
-def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+def _reasoning_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     """Return the reasoning fields: an effort, and the switch of endpoints that have one."""
     effort = effort_of(request.model, request.reasoning_budget, dialect)
     if effort is None:
@@ -157,49 +158,56 @@ def _refuses_tools(model: str, dialect: Dialect) -> bool:
     return models is not None and dialect.reasons(model) and re.search(models, model) is not None
 
 
-def _tool(tool: WireTool) -> JsonObject:
+def _encode_tool(tool: WireTool) -> JsonObject:
     return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(
+def _encode_message(
     message: Message, contents: ContentEncoder, opaque_owner: OpaqueOwner, tools: WireTools
 ) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
-            return _results(message, contents)
+            return _encode_results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect, opaque_owner, tools)
+            return _encode_reply(message, contents.dialect, opaque_owner, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
-    calls: list[JsonValue] = [_call(part, dialect, opaque_owner, tools) for part in message.tool_calls]
+def _encode_reply(
+    message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools
+) -> list[JsonObject]:
+    """Encode an earlier reply; empty for one without text and calls."""
+    calls: list[JsonValue] = [_encode_call(part, dialect, opaque_owner, tools) for part in message.tool_calls]
     text = message.readable
     if not calls and is_blank(text):
         return []
-    fields = {**_needed_reasoning(message, dialect, opaque_owner), **message_fields(message, opaque_owner)}
-    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_accepted_fields(fields, dialect)}
+    fields = {**_required_reasoning(message, dialect, opaque_owner), **message_fields(message, opaque_owner)}
+    reply: JsonObject = {
+        "role": "assistant",
+        **_encode_reply_content(text, fields, dialect),
+        **_accepted_fields(fields, dialect),
+    }
     if calls:
         reply["tool_calls"] = calls
     return [reply]
 
 
-def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
+def _encode_reply_content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
     """Return the content of a reply, with the reasoning that came inside it, which is removed from `fields`."""
-    parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
+    parts, tagged_thinking = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
         text_part: JsonObject = {"type": "text", "text": text}
         return {"content": parts if is_blank(text) else [*parts, text_part]}
-    if isinstance(tagged, str):
-        return {"content": tagged + text}
+    if isinstance(tagged_thinking, str):
+        return {"content": tagged_thinking + text}
     if not is_blank(text):
         return {"content": text.rstrip()}
-    untried = [form for form in _NO_CONTENT if form not in dialect.refused]
-    untried.sort(key=lambda form: form in dialect.profile.refuses)
-    return _NO_CONTENT[untried[0]] if untried else {"content": NO_TEXT}
+    accepted_forms = [form for form in _NO_CONTENT if form not in dialect.refused]
+    accepted_forms.sort(key=lambda form: form in dialect.profile.refuses)
+    return _NO_CONTENT[accepted_forms[0]] if accepted_forms else {"content": NO_TEXT}
 
 
 _NO_CONTENT: Mapping[str, JsonObject] = {
@@ -210,13 +218,13 @@ _NO_CONTENT: Mapping[str, JsonObject] = {
 """Forms of the content of a reply that has only calls. An endpoint that refuses all of them gets a text."""
 
 
-def _needed_reasoning(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner) -> JsonObject:
+def _required_reasoning(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner) -> JsonObject:
     """Return the reasoning field of a server that rejects a history of calls without one, even an empty one."""
-    name = dialect.needed_reasoning(opaque_owner.model)
+    name = dialect.required_reasoning_field(opaque_owner.model)
     return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
 
 
-def _call(part: ToolCallPart, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools) -> JsonObject:
+def _encode_call(part: ToolCallPart, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools) -> JsonObject:
     return {
         "id": dialect.call_id(part.tool_call_id),
         "type": "function",
@@ -232,26 +240,26 @@ def _accepted_fields(fields: JsonObject, dialect: Dialect) -> JsonObject:
     return {name: value for name, value in fields.items() if not dialect.refuses(f"messages.{name}")}
 
 
-def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
+def _encode_results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
     """Encode one message per result. Files, which a tool message cannot hold, follow in one user message."""
     messages: list[JsonObject] = []
     attachments: list[JsonValue] = []
     for result in message.contents:
         call_id = contents.dialect.call_id(result.tool_call_id)
         parts = contents.encode_parts(result.contents)
-        words = [part["text"] for part in parts if part["type"] == "text"]
+        texts = [part["text"] for part in parts if part["type"] == "text"]
         files = [part for part in parts if part["type"] != "text"]
         if files:
-            words.append(f"[{len(files)} attached: see the next message]")
+            texts.append(f"[{len(files)} attached: see the next message]")
             label = f"What {result.tool_name} ({call_id}) returned:"
             attachments.append({"type": "text", "text": label})
             attachments.extend(files)
-        text = "\n".join(str(word) for word in words if not is_blank(str(word)))
+        text = "\n".join(str(part_text) for part_text in texts if not is_blank(str(part_text)))
         messages.append({"role": "tool", "tool_call_id": call_id, "content": with_error_prefix(result, text)})
     return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 
 
-def _attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
+def _encode_attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
     if kind == "image":
         return {"type": "image_url", "image_url": {"url": address}}
     return {"type": "file", "file": {"filename": name, "file_data": address}}
@@ -340,10 +348,10 @@ class ChatDecoder:
     def __init__(self, on_delta: Callable[[Delta], None], dialect: Dialect = _OPENAI, model: str = "") -> None:
         """Pass each piece of text to `on_delta`; what the endpoint needs back is kept for `dialect` and `model`."""
         self._owner = OpaqueOwner(dialect.vendor, model)
-        self._kept = KeptFields()
+        self._kept_fields = KeptFields()
         self._tags = ThinkTags() if dialect.profile.reads_tags else None
         self._text = StreamedText(on_delta, "text")
-        self._reasoning = StreamedText(on_delta, "reasoning")
+        self._reasoning_fields = StreamedText(on_delta, "reasoning")
         self._calls = _Calls()
         self._finish = ""
         self._refused = False
@@ -373,10 +381,10 @@ class ChatDecoder:
         if self._tags is not None:
             self._add_pieces(self._tags.finish())
             if self._tags.opening:
-                self._kept.add_tags(self._tags.opening, self._tags.closing)
+                self._kept_fields.add_tags(self._tags.opening, self._tags.closing)
         parts: list[ReplyPart] = []
-        thinking, text = self._reasoning.end(), self._text.end()
-        opaque = self._owner.data(self._kept.fields(thinking))
+        thinking, text = self._reasoning_fields.end(), self._text.end()
+        opaque = self._owner.data(self._kept_fields.fields(thinking))
         if thinking or opaque:
             parts.append(ThinkingPart(thinking=thinking, opaque=opaque))
         if text:
@@ -390,7 +398,9 @@ class ChatDecoder:
             has_mark=has_mark,
             missing=f"there was neither a finish_reason nor {END_MARK}",
         )
-        return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
+        return Generation(
+            ExpertMessage(contents=tuple(parts)), _convert_usage(self._counts), self._finish_reason(parts)
+        )
 
     def _add_choice(self, choice: _Choice) -> bool:
         """Add the content of a choice. Return False if it has none."""
@@ -402,10 +412,10 @@ class ChatDecoder:
         extra = delta.model_extra or {}
         thinking = thinking_parts(delta.content)
         has_more = bool(extra) or has_more
-        self._kept.add(extra)
-        self._kept.add_thinking(thinking)
-        has_more = self._reasoning.add(readable_reasoning(extra) or thinking_text(thinking)) or has_more
-        text = _plain(delta.content)
+        self._kept_fields.add(extra)
+        self._kept_fields.add_thinking(thinking)
+        has_more = self._reasoning_fields.add(readable_reasoning(extra) or thinking_text(thinking)) or has_more
+        text = _plain_text(delta.content)
         has_more = self._add_pieces([("text", text)] if self._tags is None else self._tags.feed(text)) or has_more
         has_more = self._text.add(delta.refusal) or has_more
         self._refused = self._refused or bool(delta.refusal)
@@ -419,7 +429,7 @@ class ChatDecoder:
         """Add pieces of text and reasoning. Return False if there is none."""
         has_more = False
         for kind, text in pieces:
-            has_more = (self._text if kind == "text" else self._reasoning).add(text) or has_more
+            has_more = (self._text if kind == "text" else self._reasoning_fields).add(text) or has_more
         return has_more
 
     def _finish_reason(self, parts: list[ReplyPart]) -> FinishReason:
@@ -430,13 +440,13 @@ class ChatDecoder:
         return "toolCalls" if has_calls and reason in ("stop", "other") else reason
 
 
-def _plain(content: JsonValue) -> str:
+def _plain_text(content: JsonValue) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(_plain(part) for part in content)
+        return "".join(_plain_text(part) for part in content)
     if isinstance(content, dict) and not thinking_parts([content]):
-        return _plain(content.get("text"))
+        return _plain_text(content.get("text"))
     return ""
 
 
@@ -492,7 +502,7 @@ class _Calls:
 
     def parts(self, opaque_owner: OpaqueOwner) -> list[ToolCallPart]:
         """Return the calls in the order in which they began, without empty ones."""
-        return [_call_part(call, opaque_owner) for call in self._calls if call.name or call.pieces]
+        return [_decode_call(call, opaque_owner) for call in self._calls if call.name or call.pieces]
 
     def _find_call(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         """Return the call that a delta belongs to; None if it begins a new call."""
@@ -508,6 +518,7 @@ class _Calls:
         return call
 
     def _find_by_marks(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+        """Return the call with the delta's id or index, or the latest if it has neither; None for a new call."""
         candidates = list(reversed(self._calls))
         if call_id:
             matches = [call for call in candidates if call.id == call_id]
@@ -526,7 +537,7 @@ class _Calls:
         return candidates[0] if candidates else None
 
 
-def _call_part(streamed_call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
+def _decode_call(streamed_call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
     args, raw_args = read_arguments(join_arguments(streamed_call.pieces))
     name, call_id = whole_characters(streamed_call.name), whole_characters(streamed_call.id)
     return ToolCallPart(
@@ -538,7 +549,7 @@ def _call_part(streamed_call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
     )
 
 
-def _usage(counts: Mapping[str, int]) -> Usage:
+def _convert_usage(counts: Mapping[str, int]) -> Usage:
     input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
     reasoning, total = counts.get("reasoning_tokens", 0), counts.get("total_tokens", 0)
     if reasoning and total == input_tokens + output_tokens + reasoning:

@@ -88,11 +88,11 @@ class Dialect:
         names = sorted(("max_tokens", "max_completion_tokens"), key=lambda name: name != self.profile.max_tokens)
         return next((name for name in names if name not in self.refused), None)
 
-    def needed_reasoning(self, model: str) -> str | None:
+    def required_reasoning_field(self, model: str) -> str | None:
         """Return the field that each earlier reply with calls must have; None if there is none."""
-        missed = next((name.removeprefix("messages.") for name in self.needed), None)
+        reported_name = next((name.removeprefix("messages.") for name in self.needed), None)
         is_known = re.search(self.profile.reasoning_models, model) is not None
-        return missed or (self.profile.needs_reasoning if is_known else None)
+        return reported_name or (self.profile.needs_reasoning if is_known else None)
 
     def call_id(self, call_id: str) -> str:
         """Return an id of a call that the server accepts."""
@@ -118,8 +118,8 @@ class Dialect:
 
     def schema_format(self, request: GenerationRequest) -> JsonObject | None:
         """Return the result schema in the API's format, with its name and strictness; None without one."""
-        known = self.profile.models.take_schemas
-        is_known = known is not None and re.search(known, request.model) is not None
+        schema_models = self.profile.models.take_schemas
+        is_known = schema_models is not None and re.search(schema_models, request.model) is not None
         schema = schema_for(request, self.structured_output, is_known=is_known)
         return None if schema is None else {"name": "result", "schema": schema, "strict": requires_all(schema)}
 
@@ -164,25 +164,27 @@ class ContentEncoder:
         return [*parts]
 
     def encode_parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
-        return [self._text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents]
+        return [
+            self._encode_text(part.text) if isinstance(part, TextPart) else self._encode_blob(part) for part in contents
+        ]
 
-    def _text(self, text: str) -> JsonObject:
+    def _encode_text(self, text: str) -> JsonObject:
         return {"type": self.text_type, "text": text}
 
-    def _blob(self, part: BlobPart) -> JsonObject:
+    def _encode_blob(self, part: BlobPart) -> JsonObject:
         content = self.blobs.get(part.sha256, b"")
         if content and is_text(part.mime_type):
-            return self._text(content.decode("utf-8", "replace"))
+            return self._encode_text(content.decode("utf-8", "replace"))
         url = f"data:{part.mime_type};base64,{as_base64(content)}"
         if content and self.dialect.takes_images and part.mime_type in IMAGE_TYPES:
             return self.attachment("image", url, part.name or "")
         if content and self.dialect.takes_documents and part.mime_type == PDF:
             return self.attachment("file", url, part.name or "document.pdf")
-        return self._text(blob_placeholder(part))
+        return self._encode_text(blob_placeholder(part))
 
 
 def with_error_prefix(result: ToolResultPart, text: str) -> str:
     """Prefix the text of a failed result with `Error:`, since the formats have no error flag."""
     text = NO_OUTPUT if is_blank(text) else text
-    is_told = not result.is_error or text.lower().startswith("error")
-    return text if is_told else f"Error: {text}"
+    has_prefix = not result.is_error or text.lower().startswith("error")
+    return text if has_prefix else f"Error: {text}"

@@ -158,8 +158,8 @@ def azure_connection(config: ProviderConfig) -> OpenAIConnection:
     for Azure, the AI SDK and the original Perstack read these variables.
     """
     settings, env = read_settings(AzureSettings, config.setting), config.env
-    base_url = _base_url(settings, env)
-    headers = {**_credential(env), **settings.headers}
+    base_url = _azure_base_url(settings, env)
+    headers = {**_azure_credential(env), **settings.headers}
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("azure-openai", "AZURE_OPENAI_API_KEY")
     api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
@@ -173,27 +173,27 @@ def azure_connection(config: ProviderConfig) -> OpenAIConnection:
         reasoning=settings.reasoning,
         reasoning_summary=settings.reasoning_summary,
     )
-    prefix, query = _path(settings, env, api)
+    prefix, query = _azure_path(settings, env, api)
     return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
 
 
-def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
-    resource = None if settings.base_url is not None else _resource(settings, env)
+def _azure_base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
+    resource = None if settings.base_url is not None else _azure_resource(settings, env)
     address = f"https://{resource}.openai.azure.com" if resource else ""
-    variable = _endpoint_in(env) or _ENDPOINTS[0]
+    variable = _endpoint_variable(env) or _ENDPOINTS[0]
     base_url = choose_base_url(settings, {} if resource else env, variable, address)
     base_url = base_url.removesuffix("/v1")
     return base_url if urlsplit(base_url).path else f"{base_url}/openai"
 
 
-def _endpoint_in(env: Mapping[str, str]) -> str | None:
+def _endpoint_variable(env: Mapping[str, str]) -> str | None:
     return next((name for name in _ENDPOINTS if env.get(name)), None)
 
 
-def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
+def _azure_resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
     if settings.resource_name is not None:
         return settings.resource_name
-    if _endpoint_in(env):
+    if _endpoint_variable(env):
         return None
     resource = env.get("AZURE_RESOURCE_NAME", "").strip()
     if not resource:
@@ -209,7 +209,7 @@ def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
     return resource
 
 
-def _credential(env: Mapping[str, str]) -> dict[str, str]:
+def _azure_credential(env: Mapping[str, str]) -> dict[str, str]:
     key = read_key(env, "AZURE_OPENAI_API_KEY") or read_key(env, "AZURE_API_KEY")
     if key:
         return {"api-key": key}
@@ -217,7 +217,7 @@ def _credential(env: Mapping[str, str]) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[str, str]:
+def _azure_path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[str, str]:
     """Return the path prefix and the query. The v1 API needs no version; the dated APIs before it do."""
     if not settings.use_deployment_based_urls:
         return "/v1", f"?api-version={settings.api_version}" if settings.api_version else ""
@@ -238,7 +238,7 @@ def profile_connection(profile: Profile, config: ProviderConfig) -> OpenAIConnec
     machine.
     """
     settings, env = read_settings(CompatibleSettings, config.setting), config.env
-    base_url = _address_of(profile, settings, env)
+    base_url = _profile_base_url(profile, settings, env)
     headers: dict[str, str] = {}
     key = next((key for name in profile.keys if (key := read_key(env, name))), None)
     is_safe = base_url.startswith("https:") or is_loopback(base_url)
@@ -256,14 +256,14 @@ def profile_connection(profile: Profile, config: ProviderConfig) -> OpenAIConnec
     )
 
 
-def _address_of(profile: Profile, settings: EndpointSettings, env: Mapping[str, str]) -> str:
+def _profile_base_url(profile: Profile, settings: EndpointSettings, env: Mapping[str, str]) -> str:
     """Return the base URL; for a local server without a final `/v1` or `/api`, which users may add."""
-    usual = profile.address_variables[0]
-    variable = next((name for name in profile.address_variables if env.get(name)), usual)
+    default_variable = profile.address_variables[0]
+    variable = next((name for name in profile.address_variables if env.get(name)), default_variable)
     if not profile.is_local:
         return choose_base_url(settings, env, variable, profile.address)
-    address = {variable: _server_url(env.get(variable, ""), urlsplit(profile.address).port)}
-    base_url = choose_base_url(settings, address, variable, profile.address, allow_plain=True)
+    environment = {variable: _server_url(env.get(variable, ""), urlsplit(profile.address).port)}
+    base_url = choose_base_url(settings, environment, variable, profile.address, allow_plain=True)
     return re.sub(r"/(api|v1)$", "", base_url)
 
 
@@ -307,7 +307,7 @@ def served_models(profile: Profile, env: Mapping[str, str]) -> Sequence[OfferedM
 
     endpoint = profile_connection(profile, ProviderConfig({}, env)).endpoint
     try:
-        body = _model_list(f"{endpoint.base_url}/v1/models", endpoint.headers)
+        body = _fetch_model_list(f"{endpoint.base_url}/v1/models", endpoint.headers)
     except httpx.HTTPError as error:
         raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `{profile.start}`") from error
     try:
@@ -317,7 +317,7 @@ def served_models(profile: Profile, env: Mapping[str, str]) -> Sequence[OfferedM
     return sorted((OfferedModel(model.id) for model in models.data), key=lambda model: model.name)
 
 
-def _model_list(url: str, headers: Mapping[str, str]) -> bytes:
+def _fetch_model_list(url: str, headers: Mapping[str, str]) -> bytes:
     """Return the response body, truncated above the maximum size of a model list."""
     import httpx
 

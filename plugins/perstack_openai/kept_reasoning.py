@@ -43,10 +43,10 @@ class OpaqueOwner:
 
     def fields(self, opaque: JsonObject | None) -> JsonObject:
         """Return the fields that came from this owner; empty for another owner's data."""
-        own = (opaque or {}).get(self.endpoint)
-        if not isinstance(own, dict) or own.get("model") != self.model:
+        own_data = (opaque or {}).get(self.endpoint)
+        if not isinstance(own_data, dict) or own_data.get("model") != self.model:
             return {}
-        return {name: value for name, value in own.items() if name != "model"}
+        return {name: value for name, value in own_data.items() if name != "model"}
 
 
 def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
@@ -56,16 +56,16 @@ def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
 
 def message_fields(message: ExpertMessage, opaque_owner: OpaqueOwner) -> JsonObject:
     """Return the fields to send back with a reply; `_content` and `_tags` tell how its text is written."""
-    found: JsonObject = {}
+    collected: JsonObject = {}
     for part in message.contents:
         if isinstance(part, ThinkingPart):
             fields = opaque_owner.fields(part.opaque)
             names = fields.pop("_text", None)
-            found.update({str(name): part.thinking for name in names} if isinstance(names, list) else {})
+            collected.update({str(name): part.thinking for name in names} if isinstance(names, list) else {})
             if isinstance(tags := fields.get("_tags"), list):
                 fields["_tags"] = part.thinking.join(map(str, tags))
-            found.update(fields)
-    return found
+            collected.update(fields)
+    return collected
 
 
 def plain_thinking(message: ExpertMessage) -> str:
@@ -97,15 +97,15 @@ def thinking_parts(content: JsonValue) -> list[JsonObject]:
 
 def thinking_text(parts: list[JsonObject]) -> str:
     """Return the text of parts that are thinking."""
-    return "".join(_text_in(part.get("thinking") or part.get("reasoning") or part.get("text")) for part in parts)
+    return "".join(_text_of_value(part.get("thinking") or part.get("reasoning") or part.get("text")) for part in parts)
 
 
-def _text_in(value: JsonValue) -> str:
+def _text_of_value(value: JsonValue) -> str:
     return value if isinstance(value, str) else _listed_text(value)
 
 
 class KeptFields:
-    """A collector of the fields of one message, or of one call, that its endpoint needs back."""
+    """Collector of the fields of one message, or of one call, that its endpoint needs back."""
 
     def __init__(self) -> None:
         self._fields: JsonObject = {}
@@ -114,12 +114,12 @@ class KeptFields:
         """Add the extra fields of one delta."""
         for name, value in fields.items():
             if value is not None and _KEPT.search(name):
-                self._fields[name] = _joined_values(self._fields.get(name), value)
+                self._fields[name] = _extend_value(self._fields.get(name), value)
 
     def add_thinking(self, parts: list[JsonObject]) -> None:
         """Add parts of the content that are thinking."""
         if parts:
-            self._fields["_content"] = _joined_values(self._fields.get("_content"), [*parts])
+            self._fields["_content"] = _extend_value(self._fields.get("_content"), [*parts])
 
     def add_tags(self, opening: str, closing: str) -> None:
         """Add the tags that surrounded the thinking in the text."""
@@ -132,57 +132,57 @@ class KeptFields:
         return {"_text": names, **rest} if names else rest
 
 
-def _joined_values(known: JsonValue, value: JsonValue) -> JsonValue:
+def _extend_value(old: JsonValue, value: JsonValue) -> JsonValue:
     """Return a field extended by another piece: texts are joined, listed items by index, objects by name."""
-    if isinstance(known, str) and isinstance(value, str):
-        return known + value
+    if isinstance(old, str) and isinstance(value, str):
+        return old + value
     if isinstance(value, list):
-        items = [*known] if isinstance(known, list) else []
+        items = [*old] if isinstance(old, list) else []
         for item in value:
             _add_item(items, item)
         return items
-    if isinstance(known, dict) and isinstance(value, dict):
-        return _updated(known, value, frozenset())
+    if isinstance(old, dict) and isinstance(value, dict):
+        return _extend_object(old, value, frozenset())
     return value
 
 
 def _add_item(items: list[JsonValue], item: JsonValue) -> None:
-    at = _index_of(items, item)
-    known = None if at is None else items[at]
-    if at is None or not isinstance(known, dict) or not isinstance(item, dict):
+    position = _find_continued(items, item)
+    old_item = None if position is None else items[position]
+    if position is None or not isinstance(old_item, dict) or not isinstance(item, dict):
         items.append(item)
     else:
-        items[at] = _updated(known, item, _GROWING)
+        items[position] = _extend_object(old_item, item, _GROWING)
 
 
-def _index_of(items: list[JsonValue], item: JsonValue) -> int | None:
+def _find_continued(items: list[JsonValue], item: JsonValue) -> int | None:
     """Return the position of the item that this one continues: that with its index, or the last if neither has one."""
     if not isinstance(item, dict):
         return None
     index, kind = item.get("index"), item.get("type")
-    for at in range(len(items) - 1, -1, -1):
-        known = items[at]
-        if not isinstance(known, dict):
+    for position in range(len(items) - 1, -1, -1):
+        old_item = items[position]
+        if not isinstance(old_item, dict):
             return None
-        if known.get("index") == index and (kind is None or known.get("type") == kind):
+        if old_item.get("index") == index and (kind is None or old_item.get("type") == kind):
             # a complete item, such as an encrypted one, is not continued by an item without an index
-            return at if index is not None or _GROWING & known.keys() - {"data"} else None
+            return position if index is not None or _GROWING & old_item.keys() - {"data"} else None
         if index is None:
             return None
     return None
 
 
-def _updated(known: JsonObject, value: JsonObject, growing: frozenset[str]) -> JsonObject:
-    changed: JsonObject = dict(known)
+def _extend_object(old_object: JsonObject, value: JsonObject, growing: frozenset[str]) -> JsonObject:
+    extended: JsonObject = dict(old_object)
     for name, new in value.items():
-        old = changed.get(name)
+        old = extended.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            changed[name] = _updated(old, new, growing)
+            extended[name] = _extend_object(old, new, growing)
         elif name in growing and isinstance(old, str | list) and type(old) is type(new):
-            changed[name] = _joined_values(old, new)
+            extended[name] = _extend_value(old, new)
         elif new is not None:
-            changed[name] = new
-    return changed
+            extended[name] = new
+    return extended
 
 
 _OPENING, _CLOSING = "<think>", "</think>"
@@ -191,46 +191,46 @@ Piece = tuple[Literal["text", "reasoning"], str]
 
 
 class ThinkTags:
-    """A splitter of a reply's text: text in `<think>` tags at its start is reasoning."""
+    """Splitter of a reply's text: text in `<think>` tags at its start is reasoning."""
 
     def __init__(self) -> None:
         self._state: Literal["start", "thinking", "after", "text"] = "start"
-        self._held = ""
+        self._unread = ""
         self.opening, self.closing = "", ""
 
     def feed(self, text: str) -> list[Piece]:
         """Return the pieces of the reply up to the end of `text`, as far as they are certain."""
-        self._held += text
+        self._unread += text
         pieces: list[Piece] = []
-        while self._held and (step := self._step()) is not None:
+        while self._unread and (step := self._read_piece()) is not None:
             pieces += [step] if step[1] else []
         return pieces
 
     def finish(self) -> list[Piece]:
         """Return the pieces held back. Thinking without an end tag stays thinking."""
-        held, self._held = self._held, ""
+        unread, self._unread = self._unread, ""
         if self._state == "after":
-            self.closing += held
+            self.closing += unread
             return []
-        return [("reasoning" if self._state == "thinking" else "text", held)] if held else []
+        return [("reasoning" if self._state == "thinking" else "text", unread)] if unread else []
 
-    def _step(self) -> Piece | None:
+    def _read_piece(self) -> Piece | None:
         match self._state:
             case "start":
-                return self._start()
+                return self._read_start()
             case "thinking":
-                return self._think()
+                return self._read_thinking()
             case "after":
                 return self._read_end()
             case "text":
-                held, self._held = self._held, ""
-                return ("text", held)
+                unread, self._unread = self._unread, ""
+                return ("text", unread)
 
-    def _start(self) -> Piece | None:
-        begun = self._held.lstrip()
+    def _read_start(self) -> Piece | None:
+        begun = self._unread.lstrip()
         if begun.startswith(_OPENING):
-            blanks = self._held[: len(self._held) - len(begun)]
-            self.opening, self._held = blanks + _OPENING, begun[len(_OPENING) :]
+            blanks = self._unread[: len(self._unread) - len(begun)]
+            self.opening, self._unread = blanks + _OPENING, begun[len(_OPENING) :]
             self._state = "thinking"
             return ("reasoning", "")
         if _OPENING.startswith(begun):
@@ -238,21 +238,21 @@ class ThinkTags:
         self._state = "text"
         return ("text", "")
 
-    def _think(self) -> Piece | None:
-        thought, closing, rest = self._held.partition(_CLOSING)
+    def _read_thinking(self) -> Piece | None:
+        thought, closing, rest = self._unread.partition(_CLOSING)
         if closing:
-            self._state, self.closing, self._held = "after", closing, rest
+            self._state, self.closing, self._unread = "after", closing, rest
             return ("reasoning", thought)
-        held = next((size for size in range(len(_CLOSING) - 1, 0, -1) if thought.endswith(_CLOSING[:size])), 0)
-        if held == len(thought):
+        unread_chars = next((size for size in range(len(_CLOSING) - 1, 0, -1) if thought.endswith(_CLOSING[:size])), 0)
+        if unread_chars == len(thought):
             return None
-        self._held = thought[len(thought) - held :]
-        return ("reasoning", thought[: len(thought) - held])
+        self._unread = thought[len(thought) - unread_chars :]
+        return ("reasoning", thought[: len(thought) - unread_chars])
 
     def _read_end(self) -> Piece | None:
-        rest = self._held.lstrip()
-        self.closing += self._held[: len(self._held) - len(rest)]
-        self._held = rest
+        rest = self._unread.lstrip()
+        self.closing += self._unread[: len(self._unread) - len(rest)]
+        self._unread = rest
         if not rest:
             return None
         self._state = "text"

@@ -49,7 +49,7 @@ _HOSTED = {
 """Tools that the endpoint runs itself, by provider."""
 
 
-def _factory(profile: Profile) -> ProviderFactory:
+def _create_factory(profile: Profile) -> ProviderFactory:
     prices = None if profile.price_list is None else PublishedPrices(profile.price_list)
     make = partial(_create, profile.name)
     if profile.is_local:
@@ -64,9 +64,9 @@ def _factory(profile: Profile) -> ProviderFactory:
             is_asked_always=profile.has_own_port,
             served_by=profile.start if profile.has_own_port else "",
         )
-    words, needs = f"set {profile.keys[0]}", [profile.keys]
+    how_to_configure, needs = f"set {profile.keys[0]}", [profile.keys]
     if not profile.address:
-        words = f"{words} and {profile.address_variables[0]}, and name a deployment as the model"
+        how_to_configure = f"{how_to_configure} and {profile.address_variables[0]}, and name a deployment as the model"
         needs.append(profile.address_variables)
     return EndpointProviderFactory(
         profile.name,
@@ -74,7 +74,7 @@ def _factory(profile: Profile) -> ProviderFactory:
         low_model=profile.low_model,
         default_model=profile.default_model,
         high_model=profile.high_model,
-        how_to_configure=words,
+        how_to_configure=how_to_configure,
         needs=tuple(needs),
         make=make,
         prices=prices,
@@ -83,7 +83,7 @@ def _factory(profile: Profile) -> ProviderFactory:
     )
 
 
-FACTORIES = tuple(_factory(profile) for profile in PROFILES)
+FACTORIES = tuple(_create_factory(profile) for profile in PROFILES)
 
 
 @hookimpl

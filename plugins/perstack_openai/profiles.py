@@ -79,7 +79,7 @@ class Profile:
     price_list: str | None = None  # id of the vendor in the library of published prices
     refuses: frozenset[str] = frozenset()
     max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # preferred name of the reply's limit
-    reasoning: tuple[str, ...] = ()  # fields in which its reasoning comes, for people; any other is understood as well
+    reasoning: tuple[str, ...] = ()  # fields of readable reasoning, for documentation: the decoder finds others as well
     needs_reasoning: str | None = None  # field that each earlier reply with calls must have
     reasoning_models: str = ""  # pattern of the models with that need
     no_reasoning: str = " "  # value of that field for a reply without reasoning, or from another endpoint
@@ -139,7 +139,7 @@ PROFILES: tuple[Profile, ...] = (
         low_model="gpt-5-nano",
         high_model="gpt-5",
         price_list="openai",
-        max_tokens="max_completion_tokens",  # its reasoning models reject the older name
+        max_tokens="max_completion_tokens",  # OpenAI's reasoning models reject `max_tokens`
         refuses=frozenset({"max_tokens"}),
         reads_tags=False,
         speaks_responses=True,
@@ -221,7 +221,7 @@ PROFILES: tuple[Profile, ...] = (
         priority=82,
         default_model="mistral-medium-latest",
         price_list="mistral",
-        # it sends the usage without being asked; an unknown field is a 422
+        # Mistral sends the usage without `stream_options`, and answers that field with status 422
         refuses=frozenset(
             {
                 "stream_options",

@@ -31,19 +31,22 @@ _ABSENT = "<absent>"
 
 def refused_fields(error: ProviderError, body: JsonObject) -> tuple[Adaptation, ...]:
     """Return the adaptations for the fields and forms, of the request or its messages, that a refusal names."""
-    replies = _replies(body)
+    replies = _assistant_messages(body)
     missing = _missing_reasoning(replies, error.message)
     if missing:
         return missing
-    inner = {f"messages.{name}": [name] for name in sorted({name for reply in replies for name in _fields_of(reply)})}
-    if named := named_fields(error, optional_fields(body), inner):
-        return tuple(_adapted_field(name, body) for name in named)
-    return tuple(Adaptation(part="field", form="plain", name=name) for name in _forms(replies, words_of(error)))
+    inner = {
+        f"messages.{name}": [name]
+        for name in sorted({name for reply in replies for name in _optional_message_fields(reply)})
+    }
+    if named_by_error := named_fields(error, optional_fields(body), inner):
+        return tuple(_adapted_field(name, body) for name in named_by_error)
+    return tuple(Adaptation(part="field", form="plain", name=name) for name in _refused_forms(replies, words_of(error)))
 
 
-def _missing_reasoning(replies: list[JsonObject], words: str) -> tuple[Adaptation, ...]:
+def _missing_reasoning(replies: list[JsonObject], error_text: str) -> tuple[Adaptation, ...]:
     """Return the adaptation for a refusal because an earlier reply is sent without its reasoning."""
-    match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
+    match = re.search(r"\breasoning(?:_content)?\b", error_text) if _MISSING.search(error_text) else None
     if match is None or all(match[0] in reply for reply in replies):
         return ()
     return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
@@ -54,28 +57,28 @@ def _adapted_field(name: str, body: JsonObject) -> Adaptation:
     return Adaptation(part="field", form="plain" if other and other not in body else "omitted", name=name)
 
 
-def _fields_of(message: JsonObject) -> Iterator[str]:
+def _optional_message_fields(message: JsonObject) -> Iterator[str]:
     yield from (name for name in message if name not in _REQUIRED_OF_MESSAGES)
-    for call in _objects(message, "tool_calls"):
+    for call in _object_items(message, "tool_calls"):
         yield from (name for name in call if name not in _REQUIRED_OF_MESSAGES)
 
 
-def _forms(replies: list[JsonObject], words: str) -> list[str]:
+def _refused_forms(replies: list[JsonObject], error_text: str) -> list[str]:
     """Return the forms that the replies have and the error text names; an error about content may mean two forms."""
-    found = [form for pattern, form in _ORDERS if pattern.search(words)]
-    if "content" not in words:
-        return found
+    forms_in_error = [form for pattern, form in _ORDERS if pattern.search(error_text)]
+    if "content" not in error_text:
+        return forms_in_error
     contents = [reply.get("content", _ABSENT) for reply in replies]
-    if _NO_TEXT.search(words):
+    if _NO_TEXT.search(error_text):
         forms = ((None, "null content"), ("", "empty content"), (_ABSENT, "absent content"))
-        found += [form for content, form in forms if content in contents]
-    return found
+        forms_in_error += [form for content, form in forms if content in contents]
+    return forms_in_error
 
 
-def _replies(body: JsonObject) -> list[JsonObject]:
-    return [message for message in _objects(body, "messages") if message.get("role") == "assistant"]
+def _assistant_messages(body: JsonObject) -> list[JsonObject]:
+    return [message for message in _object_items(body, "messages") if message.get("role") == "assistant"]
 
 
-def _objects(parent: JsonObject, name: str) -> list[JsonObject]:
+def _object_items(parent: JsonObject, name: str) -> list[JsonObject]:
     value = parent.get(name)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -90,12 +90,13 @@ def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEnco
     names, tools = offered_names(request), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), tools, names)
+        return _encode_message(message, ContentEncoder(dialect, blobs, "input_text", _encode_attachment), tools, names)
 
     return message_encoder(request, ("responses", dialect, names, tools.key), ListEncoder, lambda: write)
 
 
 def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    """Return the body without input: model, limits, sampling and reasoning options, tools, result schema."""
     head: JsonObject = {"model": request.model, "stream": True, "store": False}
     limits: JsonObject = {
         "max_output_tokens": dialect.max_reply_tokens(request),
@@ -103,14 +104,14 @@ def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         "top_p": dialect.top_p,
     }
     head.update({name: value for name, value in limits.items() if value is not None})
-    head.update(_reasoning(request, dialect))
-    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
-    tools += [_hosted_tool(tool) for tool in request.provider_tools]
+    head.update(_reasoning_fields(request, dialect))
+    tools: list[JsonValue] = [_encode_tool(tool) for tool in wire_tools(request, OPENAI).listed]
+    tools += [_encode_hosted_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
     if tools and not request.allow_tools:
         head["tool_choice"] = "none"
-    head.update(_hosted(request, head.get("include")))
+    head.update(_hosted_tool_fields(request, head.get("include")))
     schema = dialect.schema_format(request)
     if schema is not None:
         head["text"] = {"format": {"type": "json_schema", **schema}}
@@ -119,7 +120,7 @@ def _request_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     return {**head, "input": []}
 
 
-def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+def _reasoning_fields(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     if not dialect.reasons(request.model):
         return {}  # models without reasoning reject both fields
     options = {
@@ -131,19 +132,19 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     return {"reasoning": reasoning, **include} if reasoning else include
 
 
-def _tool(tool: WireTool) -> JsonObject:
+def _encode_tool(tool: WireTool) -> JsonObject:
     # strict is the default, and rejects most schemas of MCP servers
     return {"type": "function", **tool.label, "parameters": tool.schema, "strict": False}
 
 
-def _hosted_tool(tool: OfferedProviderTool) -> JsonObject:
+def _encode_hosted_tool(tool: OfferedProviderTool) -> JsonObject:
     if isinstance(tool.options, FileSearchOptions):
         return {"type": "file_search", "vector_store_ids": [*tool.options.vector_store_ids]}
     domains = () if tool.options is None else tool.options.allowed_domains
     return {"type": "web_search", "filters": {"allowed_domains": [*domains]}} if domains else {"type": "web_search"}
 
 
-def _hosted(request: GenerationRequest, include: JsonValue) -> JsonObject:
+def _hosted_tool_fields(request: GenerationRequest, include: JsonValue) -> JsonObject:
     """Return the fields for hosted tools: their results to include, and the limit of all their calls together."""
     if not request.provider_tools:
         return {}
@@ -165,19 +166,22 @@ _HOSTED = {
 """Tools by the type of their items. Source: OpenAI API reference, «Responses»; guides «Web search», «File search»."""
 
 
-def _items(message: Message, contents: ContentEncoder, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
+def _encode_message(
+    message: Message, contents: ContentEncoder, tools: WireTools, offered: frozenset[str]
+) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"type": "message", "role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
-            return [_result(result, contents) for result in message.contents]
+            return [_encode_result(result, contents) for result in message.contents]
         case ExpertMessage():
-            return _reply(message, contents.dialect.vendor, tools, sent_back(message, offered))
+            return _encode_reply(message, contents.dialect.vendor, tools, sent_back(message, offered))
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
+def _encode_reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
+    """Encode an earlier reply as items, without those that the API refuses."""
     items: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:
@@ -187,7 +191,7 @@ def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: froze
                     items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():
-                items.append(_call(part, tools))
+                items.append(_encode_call(part, tools))
             case ThinkingPart():
                 opaque = (part.opaque or {}).get(vendor)
                 if isinstance(opaque, dict) and "phase" in opaque:
@@ -195,9 +199,9 @@ def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: froze
                 elif isinstance(opaque, dict):
                     items.append({"type": "reasoning", **opaque})
             case ProviderToolPart():
-                shown: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
+                readable: list[JsonObject] = [{"type": "message", "role": "assistant", "content": part.shown}]
                 blocks = own_blocks(part, vendor, offered)
-                items += shown if blocks is None else blocks
+                items += readable if blocks is None else blocks
             case _:
                 assert_never(part)
     # The API rejects reasoning without a following item, which a truncated reply may lack.
@@ -206,7 +210,7 @@ def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: froze
     return items
 
 
-def _call(part: ToolCallPart, tools: WireTools) -> JsonObject:
+def _encode_call(part: ToolCallPart, tools: WireTools) -> JsonObject:
     return {
         "type": "function_call",
         "call_id": legal_id(part.tool_call_id),
@@ -215,7 +219,7 @@ def _call(part: ToolCallPart, tools: WireTools) -> JsonObject:
     }
 
 
-def _result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
+def _encode_result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
     output = contents.encode(result.contents)
     if isinstance(output, str):
         output = with_error_prefix(result, output)
@@ -225,7 +229,7 @@ def _result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
     return {"type": "function_call_output", "call_id": legal_id(result.tool_call_id), "output": output}
 
 
-def _attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
+def _encode_attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
     if kind == "image":
         return {"type": "input_image", "image_url": address, "detail": "auto"}
     return {"type": "input_file", "filename": name, "file_data": address}
@@ -333,14 +337,14 @@ class _StreamedItem:
         self.arguments = ""  # the complete arguments, from an event of their own
         self.has_start = self.is_done = False
 
-    def is_of(self, index: int | None, item_id: str, kind: str) -> bool:
+    def may_belong_to(self, index: int | None, item_id: str, kind: str) -> bool:
         """Return whether an event with this index, id and type belongs to this item. Each of them may be missing."""
         if kind and self.item.type and self.item.type != kind:
             return False
         same_id = not item_id or not self.item.id or self.item.id == item_id
         return same_id and (index is None or self.index is None or self.index == index)
 
-    def texts_of(self, *fields: _Field) -> list[str]:
+    def streamed_texts(self, *fields: _Field) -> list[str]:
         """Return the streamed texts of these fields that are not empty."""
         texts = (text.text for (field, _), text in sorted(self.texts.items()) if field in fields)
         return [text for text in texts if text]
@@ -348,29 +352,33 @@ class _StreamedItem:
     @property
     def content(self) -> str:
         """The text or arguments as streamed."""
-        return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
+        return self.arguments or "".join(self.json) or "".join(self.streamed_texts("text", "refusal"))
 
     def assemble(self) -> _Item:
         """Return the item, completed by the streamed pieces."""
         changes: dict[str, object] = {}
         if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
             changes["arguments"] = self.arguments or join_arguments(self.json)
-        if self.item.type == "message" and not _text_of(self.item.content):
+        if self.item.type == "message" and not _joined_text(self.item.content):
             changes["content"] = [
-                *(_OutputContent(type="output_text", text=text) for text in self.texts_of("text")),
-                *(_OutputContent(type="refusal", refusal=text) for text in self.texts_of("refusal")),
+                *(_OutputContent(type="output_text", text=text) for text in self.streamed_texts("text")),
+                *(_OutputContent(type="refusal", refusal=text) for text in self.streamed_texts("refusal")),
             ]
-        if self.item.type == "reasoning" and not _text_of(self.item.summary) and not _text_of(self.item.content):
-            parts = {"summary": self.texts_of("summary"), "content": self.texts_of("reasoning")}
+        if (
+            self.item.type == "reasoning"
+            and not _joined_text(self.item.summary)
+            and not _joined_text(self.item.content)
+        ):
+            parts = {"summary": self.streamed_texts("summary"), "content": self.streamed_texts("reasoning")}
             changes |= {name: [_OutputContent(text=text) for text in texts] for name, texts in parts.items() if texts}
         return self.item.model_copy(update=changes)
 
 
-def _content_of(item: _Item) -> str:
-    return arguments_text(item.arguments) or _text_of(item.content)
+def _item_content(item: _Item) -> str:
+    return arguments_text(item.arguments) or _joined_text(item.content)
 
 
-def _text_of(contents: Iterable[_OutputContent] | None) -> str:
+def _joined_text(contents: Iterable[_OutputContent] | None) -> str:
     return whole_characters("".join(content.text or content.refusal for content in contents or ()))
 
 
@@ -385,8 +393,8 @@ class ResponsesDecoder:
         """Pass each piece of text to `on_delta`; `vendor` is the key of opaque parts."""
         self._on_delta = on_delta
         self._vendor = vendor
-        self._streamed: list[_StreamedItem] = []
-        self._shown = {"text": "", "reasoning": ""}
+        self._streamed_items: list[_StreamedItem] = []
+        self._shown_texts = {"text": "", "reasoning": ""}
         self._counts: dict[str, int] = {}
         self._response: _Response | None = None
         self._has_begun = False
@@ -406,7 +414,7 @@ class ResponsesDecoder:
             highest(self._counts, response.usage.model_dump())
         end = _ENDS.get(stream_event.type.removeprefix("response."))
         if end is not None or (response is not None and (response is stream_event or response.status in _FINAL)):
-            return self._end(response or _Response(), end or "")
+            return self._finish_response(response or _Response(), end or "")
         if stream_event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
@@ -415,31 +423,34 @@ class ResponsesDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         response = self._response or _Response()
-        items = self._items(response.output or [])
-        reply = ExpertMessage(contents=tuple(part for item in items for part in _reply_parts(item, self._vendor)))
+        items = self._encode_message(response.output or [])
+        reply = ExpertMessage(contents=tuple(part for item in items for part in _decode_item(item, self._vendor)))
         if self._response is None:
             check_end("", (), reply.contents, has_mark=self._has_mark, missing="there was no response.completed")
         self._show_rest(reply)
-        return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
+        return Generation(
+            reply, _add_charged_uses(_convert_usage(self._counts), items), _finish_reason(response, items)
+        )
 
-    def _end(self, response: _Response, status: str) -> ReplyProgress:
-        status = response.status if response.status in _FINAL else status
-        if status in ("failed", "cancelled"):
+    def _finish_response(self, response: _Response, final_status: str) -> ReplyProgress:
+        """Record how the response ended. Raises ProviderError if it failed or was cancelled."""
+        final_status = response.status if response.status in _FINAL else final_status
+        if final_status in ("failed", "cancelled"):
             raise stream_error(response.error if isinstance(response.error, dict) else {"message": response.error})
-        response.status = status
+        response.status = final_status
         self._response = response
         return ReplyProgress.LAST
 
     def _apply(self, stream_event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it adds nothing."""
         if stream_event.item is not None:
-            self._take_item(stream_event, stream_event.item)
+            self._merge_item(stream_event, stream_event.item)
             return True
         family, _, step = stream_event.type.rpartition(".")
         if family not in _FIELDS:
             return bool(stream_event.item_id)
         field, kind = _PARTS.get(stream_event.part.type if stream_event.part else "", _FIELDS[family])
-        streamed = self._streamed_item(stream_event.output_index, stream_event.item_id, kind)
+        streamed = self._find_or_start_item(stream_event.output_index, stream_event.item_id, kind)
         if streamed.item.type != kind:
             return True  # ignore a piece of another kind of item, which is not part of the reply
         piece = arguments_text(stream_event.delta)
@@ -451,7 +462,7 @@ class ResponsesDecoder:
             streamed.arguments = whole or streamed.arguments
             streamed.json.append(piece)
         else:
-            text = self._text(streamed, field, stream_event.summary_index or stream_event.content_index or 0)
+            text = self._streamed_text(streamed, field, stream_event.summary_index or stream_event.content_index or 0)
             text.add(piece)
             if whole:
                 text.complete(whole)
@@ -459,42 +470,56 @@ class ResponsesDecoder:
                 text.end()
         return True
 
-    def _take_item(self, stream_event: _ResponseStreamEvent, item: _Item) -> None:
+    def _merge_item(self, stream_event: _ResponseStreamEvent, item: _Item) -> None:
+        """Merge an item's start or end event into the streamed item that it belongs to."""
         is_done = stream_event.type.endswith(".done")
         matches = [
-            known
-            for known in self._streamed
-            if known.is_of(stream_event.output_index, item.id, item.type)
-            and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
+            streamed_item
+            for streamed_item in self._streamed_items
+            if streamed_item.may_belong_to(stream_event.output_index, item.id, item.type)
+            and (not streamed_item.item.call_id or not item.call_id or streamed_item.item.call_id == item.call_id)
         ]
-        matches = [known for known in matches if not known.is_done] if is_done else matches
-        matches.sort(key=lambda known: known.content != _content_of(item))
-        known = next((known for known in matches if is_done or not known.has_start), None)
-        if known is None:
-            known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
-        if known is None:
-            known = _StreamedItem(stream_event.output_index, item)
-            self._streamed.append(known)
-        known.item = _filled(item, known.item)
-        known.has_start = True
-        known.is_done = known.is_done or is_done
+        matches = [streamed_item for streamed_item in matches if not streamed_item.is_done] if is_done else matches
+        matches.sort(key=lambda streamed_item: streamed_item.content != _item_content(item))
+        streamed_item = next(
+            (streamed_item for streamed_item in matches if is_done or not streamed_item.has_start), None
+        )
+        if streamed_item is None:
+            streamed_item = next(
+                (
+                    streamed_item
+                    for streamed_item in self._streamed_items
+                    if item.id and streamed_item.item.id == item.id
+                ),
+                None,
+            )
+        if streamed_item is None:
+            streamed_item = _StreamedItem(stream_event.output_index, item)
+            self._streamed_items.append(streamed_item)
+        streamed_item.item = _with_missing_fields(item, streamed_item.item)
+        streamed_item.has_start = True
+        streamed_item.is_done = streamed_item.is_done or is_done
 
-    def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
-        known = self._find_item(index, item_id, "") if item_id else None
-        if known is None or known.item.id != item_id:
-            known = self._find_item(index, item_id, kind)
-        if known is None:
-            known = _StreamedItem(index, _Item(type=kind, id=item_id))
-            self._streamed.append(known)
-        return known
+    def _find_or_start_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
+        streamed_item = self._find_item(index, item_id, "") if item_id else None
+        if streamed_item is None or streamed_item.item.id != item_id:
+            streamed_item = self._find_item(index, item_id, kind)
+        if streamed_item is None:
+            streamed_item = _StreamedItem(index, _Item(type=kind, id=item_id))
+            self._streamed_items.append(streamed_item)
+        return streamed_item
 
     def _find_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
         """Return the latest item that an event may be about; an item with its id takes precedence."""
-        matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
-        exact = next((known for known in matches if item_id and known.item.id == item_id), None)
+        matches = [
+            streamed_item
+            for streamed_item in reversed(self._streamed_items)
+            if streamed_item.may_belong_to(index, item_id, kind)
+        ]
+        exact = next((streamed_item for streamed_item in matches if item_id and streamed_item.item.id == item_id), None)
         return exact or next(iter(matches), None)
 
-    def _text(self, streamed: _StreamedItem, field: _Field, index: int) -> StreamedText:
+    def _streamed_text(self, streamed: _StreamedItem, field: _Field, index: int) -> StreamedText:
         key = (field, index)
         if key not in streamed.texts:
             kind: Literal["text", "reasoning"] = "text" if field in ("text", "refusal") else "reasoning"
@@ -504,22 +529,22 @@ class ResponsesDecoder:
         return streamed.texts[key]
 
     def _show(self, delta: Delta) -> None:
-        self._shown[delta.kind] += delta.text
+        self._shown_texts[delta.kind] += delta.text
         self._on_delta(delta)
 
     def _show_rest(self, reply: ExpertMessage) -> None:
         """Show text and reasoning that no delta has shown."""
         thinking = "".join(part.thinking for part in reply.contents if isinstance(part, ThinkingPart))
         for kind, text in (("reasoning", thinking), ("text", reply.text)):
-            if text != self._shown[kind] and text.startswith(self._shown[kind]):
-                self._show(Delta("text" if kind == "text" else "reasoning", text[len(self._shown[kind]) :]))
+            if text != self._shown_texts[kind] and text.startswith(self._shown_texts[kind]):
+                self._show(Delta("text" if kind == "text" else "reasoning", text[len(self._shown_texts[kind]) :]))
 
-    def _items(self, output: list[_Item]) -> list[_Item]:
+    def _encode_message(self, output: list[_Item]) -> list[_Item]:
         """Return the items of the final response and the streamed items, merged: each occurs once, and complete."""
-        indexes = [streamed.index for streamed in self._streamed]
+        indexes = [streamed.index for streamed in self._streamed_items]
         if None not in indexes and len(set(indexes)) == len(indexes):
-            self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [streamed_item.assemble() for streamed_item in self._streamed]
+            self._streamed_items.sort(key=lambda streamed: streamed.index or 0)
+        streamed = [streamed_item.assemble() for streamed_item in self._streamed_items]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []
@@ -527,7 +552,7 @@ class ResponsesDecoder:
             twin = _find_same(item, rest)
             if twin is not None:
                 rest.remove(twin)
-                item = _filled(item, twin)
+                item = _with_missing_fields(item, twin)
             items.append(item)
         return items
 
@@ -539,7 +564,7 @@ def _find_same(item: _Item, others: list[_Item]) -> _Item | None:
     return exact or next((other for other in same if not (item.id and other.id)), None)
 
 
-def _filled(item: _Item, other: _Item) -> _Item:
+def _with_missing_fields(item: _Item, other: _Item) -> _Item:
     """Return an item with its missing fields filled from another form of it."""
     changes: dict[str, object] = {
         name: value
@@ -549,38 +574,39 @@ def _filled(item: _Item, other: _Item) -> _Item:
     if not arguments_text(item.arguments).strip() and other.arguments:
         changes["arguments"] = other.arguments
     for name in ("content", "summary"):
-        if not _text_of(getattr(item, name)) and _text_of(getattr(other, name)):
+        if not _joined_text(getattr(item, name)) and _joined_text(getattr(other, name)):
             changes[name] = getattr(other, name)
     return item.model_copy(update=changes) if changes else item
 
 
-def _reply_parts(item: _Item, vendor: str) -> list[ReplyPart]:
+def _decode_item(item: _Item, vendor: str) -> list[ReplyPart]:
+    """Convert an item; empty for an unknown type."""
     match item.type:
         case "reasoning":
-            return _thinking(item, vendor)
+            return _decode_thinking(item, vendor)
         case "function_call":
             args, raw_args = read_arguments(join_arguments([arguments_text(item.arguments)]))
             call_id = item.call_id or item.id
             return [ToolCallPart(tool_call_id=call_id, tool_name=item.name, args=args, raw_args=raw_args)]
         case "message":
-            text = _text_of(item.content)
+            text = _joined_text(item.content)
             if not text:
                 return []
             # the phase must be sent back with its message
             mark = [ThinkingPart(thinking="", opaque={vendor: {"phase": item.phase}})] if item.phase else []
             return [*mark, TextPart(text=text)]
         case _ if item.type in _HOSTED:
-            return [_hosted_use(item, vendor)]
+            return [_decode_hosted_use(item, vendor)]
         case _:
             return []
 
 
-def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
+def _decode_hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
     action = item.action if isinstance(item.action, dict) else {}
     args: JsonObject = {name: value for name, value in action.items() if name not in ("type", "sources")}
     if isinstance(item.queries, list):
         args["queries"] = item.queries
-    sources = [_sources_of(value) for value in (action.get("sources"), item.results) if isinstance(value, list)]
+    sources = [_source_lines(value) for value in (action.get("sources"), item.results) if isinstance(value, list)]
     lines = [line for group in sources for line in group] or [item.status or "done"]
     raw: JsonObject = whole_json(item.model_dump(exclude_unset=True))
     return ProviderToolPart(
@@ -593,14 +619,14 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
     )
 
 
-def _sources_of(results: list[JsonValue]) -> Iterable[str]:
+def _source_lines(results: list[JsonValue]) -> Iterable[str]:
     """Yield the address or name of each source, with the text that was found there."""
     for result in results:
         if isinstance(result, dict):
             yield " ".join(str(result[name]) for name in ("title", "url", "filename", "text") if result.get(name))
 
 
-def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
+def _add_charged_uses(usage: Usage, items: list[_Item]) -> Usage:
     """Return the usage with the calls of hosted tools that are charged: searches, not the pages opened afterwards."""
     uses: dict[str, int] = {}
     for item in items:
@@ -610,9 +636,10 @@ def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
     return usage.model_copy(update={"provider_tools": uses}) if uses else usage
 
 
-def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
+def _decode_thinking(item: _Item, vendor: str) -> list[ReplyPart]:
+    """Convert reasoning. Only with encrypted or readable content can it be sent back."""
     summary, content = item.summary or [], item.content or []
-    thinking = "\n\n".join(_text_of([part]) for part in summary) or _text_of(content)
+    thinking = "\n\n".join(_joined_text([part]) for part in summary) or _joined_text(content)
     opaque: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": part.text} for part in summary]}
     if item.encrypted_content:
         opaque["encrypted_content"] = item.encrypted_content
@@ -634,7 +661,7 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
     return "toolCalls" if any(item.type == "function_call" for item in items) else "stop"
 
 
-def _usage(counts: Mapping[str, int]) -> Usage:
+def _convert_usage(counts: Mapping[str, int]) -> Usage:
     input_tokens, output_tokens = counts.get("input_tokens", 0), counts.get("output_tokens", 0)
     return Usage(
         input_tokens=input_tokens,

@@ -25,31 +25,31 @@ class AlternatingEncoder(ListEncoder):
 
     def __init__(self, write: Write) -> None:
         super().__init__(write)
-        self._held = b""
+        self._held_message = b""
         self._is_after_tool = False
 
     @override
     def _add(self, message: Message, objects: list[bytes]) -> None:
         for item in objects:
             if not item.startswith(_USER):
-                super()._add(message, [*self._flushed(), item])
+                super()._add(message, [*self._take_held_message(), item])
                 self._is_after_tool = item.startswith(_TOOL)
-            elif self._held:
-                self._held = _joined_messages(self._held, item)
+            elif self._held_message:
+                self._held_message = _join_messages(self._held_message, item)
             else:
                 super()._add(message, [self.bridge] if self.bridge and self._is_after_tool else [])
-                self._held = item
+                self._held_message = item
 
-    def _flushed(self) -> list[bytes]:
-        held, self._held = self._held, b""
-        return [held] if held else []
+    def _take_held_message(self) -> list[bytes]:
+        message, self._held_message = self._held_message, b""
+        return [message] if message else []
 
     @property
     @override
     def parts(self) -> tuple[bytes | bytearray, ...]:
-        if not self._held:
+        if not self._held_message:
             return super().parts
-        return (self._json, b"," if self._json else b"", self._held)
+        return (self._json, b"," if self._json else b"", self._held_message)
 
 
 class BridgingEncoder(AlternatingEncoder):
@@ -58,15 +58,15 @@ class BridgingEncoder(AlternatingEncoder):
     bridge: ClassVar[bytes] = b'{"role":"assistant","content":"OK."}'
 
 
-def _joined_messages(first: bytes, second: bytes) -> bytes:
+def _join_messages(first: bytes, second: bytes) -> bytes:
     contents: list[JsonValue] = [json.loads(message)["content"] for message in (first, second)]
     if all(isinstance(content, str) for content in contents):
         return to_bytes({"role": "user", "content": "\n\n".join(map(str, contents))})
-    parts = [part for content in contents for part in _as_parts(content)]
+    parts = [part for content in contents for part in _to_parts(content)]
     return to_bytes({"role": "user", "content": parts})
 
 
-def _as_parts(content: JsonValue) -> list[JsonValue]:
+def _to_parts(content: JsonValue) -> list[JsonValue]:
     if isinstance(content, list):
         return content
     text: JsonObject = {"type": "text", "text": content}

@@ -12,8 +12,8 @@ Data that the original does not record stays unknown: the model without run-sett
 instruction apart from the final prompt. A question that was answered again from the same checkpoint becomes a Run that
 continues from there with the answer as its query.
 
-Change together: event types in `core` with `_convert` and `export`; both directions must stay deterministic, because
-ids and file names derive from them.
+Change together: event types in `core` with `_convert_event` and `export`; both directions must stay deterministic,
+because ids and file names derive from them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def last_message(original_checkpoint: theirs.OriginalCheckpoint | None) -> str:
 
 def query_of(start_event: theirs.Event) -> str:
     """Return the text of the user message with which a run begins; empty if it only continues."""
-    return "".join(_text(message) for message in start_event.input_messages or () if message.type == "userMessage")
+    return "".join(
+        _joined_text(message) for message in start_event.input_messages or () if message.type == "userMessage"
+    )
 
 
 def answer_of(start_event: theirs.Event) -> str:
@@ -85,10 +87,10 @@ def answer_of(start_event: theirs.Event) -> str:
 
 def instruction_of(messages: Iterable[theirs.Message]) -> str:
     """Return the text of the first instruction among these messages; empty without one."""
-    return next((_text(message) for message in messages if message.type == "instructionMessage"), "")
+    return next((_joined_text(message) for message in messages if message.type == "instructionMessage"), "")
 
 
-def _text(message: theirs.Message) -> str:
+def _joined_text(message: theirs.Message) -> str:
     return "".join(part.text or "" for part in message.contents)
 
 
@@ -122,10 +124,10 @@ def decide_call(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) 
 
 def expert_message(message: theirs.Message | None) -> ExpertMessage:
     """Convert a reply message; None gives an empty one."""
-    return ExpertMessage(contents=tuple(_reply_part(part) for part in (message.contents if message else ())))
+    return ExpertMessage(contents=tuple(_convert_reply_part(part) for part in (message.contents if message else ())))
 
 
-def _reply_part(part: theirs.OriginalPart) -> ReplyPart:
+def _convert_reply_part(part: theirs.OriginalPart) -> ReplyPart:
     if part.type == "toolCallPart":
         return ToolCallPart(tool_call_id=part.tool_call_id or "", tool_name=part.tool_name or "", args=part.args or {})
     if part.type == "thinkingPart":
@@ -183,10 +185,10 @@ def from_original(
     settings: Mapping[str, theirs.OriginalRunSetting] | None = None,
 ) -> ForeignJob:
     """Convert the events of a Job's original runs, in any order, to logs."""
-    return _Upgrade(job_id, runs, settings or {}).result()
+    return _Importer(job_id, runs, settings or {}).result()
 
 
-class _Upgrade:
+class _Importer:
     def __init__(
         self,
         job_id: str,
@@ -196,28 +198,29 @@ class _Upgrade:
         self._job_id = job_id
         self._settings = settings
         self._blobs: dict[str, bytes] = {}
-        self._places: dict[str, tuple[Run, str]] = {}
+        self._runs_by_message: dict[str, tuple[Run, str]] = {}
         """Run as it was at a checkpoint and the event's id, by the id of the checkpoint's last message."""
         self._checkpoints: dict[str, str] = {}
         self._chain_of: dict[str, _Chain] = {}  # chains by the original's run ids
         self._chains: list[_Chain] = []
         self._delegates: dict[tuple[str, str], str] = {}  # our Run ids of delegates, by the original's run and call ids
-        ordered = [sorted(events, key=_order) for events in runs.values()]
+        ordered = [sorted(events, key=_sort_key) for events in runs.values()]
         for run in sorted((run for run in ordered if run), key=lambda run: (run[0].timestamp, run[0].run_id)):
-            self._link(run)
+            self._add_to_chain(run)
         self._next_number = len(self._chains) + 1
 
     def result(self) -> ForeignJob:
         """Convert the chains in order: a Run that another one continues from began before it."""
         for chain in self._chains:
             for event in chain.events:
-                self._convert(chain, event)
+                self._convert_event(chain, event)
         logs = {chain.id: chain.log for chain in self._chains if chain.log}
         return ForeignJob(logs, self._blobs, self._checkpoints)
 
-    def _link(self, run: list[theirs.Event]) -> None:
+    def _add_to_chain(self, run: list[theirs.Event]) -> None:
+        """Add a run to the chain that it continues, or begin a chain: one Run of ours."""
         start_event = run[0]
-        chain = None if query_of(start_event) else self._predecessor(start_event, run)
+        chain = None if query_of(start_event) else self._find_predecessor(start_event, run)
         if chain is None:
             chain = _Chain(run_id_of(self._job_id, len(self._chains) + 1), [], [])
             self._chains.append(chain)
@@ -228,7 +231,8 @@ class _Upgrade:
         chain.starts.append(start_event)
         self._chain_of[start_event.run_id] = chain
 
-    def _predecessor(self, start_event: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
+    def _find_predecessor(self, start_event: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
+        """Return the chain whose last checkpoint a run without a query continues from; None without one."""
         message_id = last_message(start_event.initial_checkpoint)
         if start_event.type != "startRun" or not message_id:
             return None
@@ -238,38 +242,44 @@ class _Upgrade:
                 return chain
         return None
 
-    def _convert(self, chain: _Chain, event: theirs.Event) -> None:  # noqa: C901 - one case for each kind of event
+    def _convert_event(self, chain: _Chain, event: theirs.Event) -> None:  # noqa: C901 - one case for each kind of event
+        """Append our events for an event of the original."""
         match event.type:
             case "startRun":
-                self._start(chain, event)
+                self._convert_start(chain, event)
             case "startGeneration":
-                self._generate(chain, event)
+                self._convert_generation(chain, event)
             case "retry":
-                self._emit(chain, event, ours.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage)
+                self._append_event(
+                    chain, event, ours.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage
+                )
             case "callTools":
-                self._reply(chain, event)
+                self._convert_reply(chain, event)
             case "callDelegate":
-                self._call_delegates(chain, event)
+                self._convert_delegation(chain, event)
             case "callInteractiveTool":
-                self._ask(chain, event)
+                self._convert_question(chain, event)
             case "attemptCompletion":
-                self._attempt(chain, event)
+                self._convert_completion_attempt(chain, event)
             case "finishToolCall" | "finishAllToolCalls" | "resumeToolCalls":
                 self._finish_calls(chain, event, event.new_messages or ())
             case "continueToNextStep":
                 self._finish_step(chain, event)
             case "completeRun":
-                self._complete(chain, event)
+                self._convert_completion(chain, event)
             case _:
-                self._stop(chain, event)
+                self._convert_stop(chain, event)
 
-    def _start(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_start(self, chain: _Chain, event: theirs.Event) -> None:
+        """Begin our Run, or resume it if this run continues it."""
         if chain.run is not None:
             if chain.run.status != "stoppedByDelegate":
-                self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_last_event_id(chain.run))
+                self._append_event(
+                    chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_last_event_id(chain.run)
+                )
             return
         original_checkpoint = event.initial_checkpoint
-        place = self._place(original_checkpoint)
+        place = self._find_continued_run(original_checkpoint)
         setting = self._settings.get(event.run_id, theirs.OriginalRunSetting())
         provider = setting.provider_config.get("providerName")
         instruction = instruction_of(
@@ -289,30 +299,32 @@ class _Upgrade:
                 delegates=tuple(sorted(delegates)),
             ),
             "limits": Limits(),
-            "delegated_by": self._caller(original_checkpoint.delegated_by if original_checkpoint else None),
+            "delegated_by": self._convert_caller(original_checkpoint.delegated_by if original_checkpoint else None),
             "continued_from": facts.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
         }
-        start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **fields})
+        start = ours.StartRun.model_validate({**self._common_fields(chain, event, step=0), **fields})
         chain.run = begin(start, Head(1), place[0] if place else None)
         chain.log.append(start)
 
-    def _place(self, original_checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
+    def _find_continued_run(self, original_checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
         """Return the Run that a run continues from, as it was there. Its last message may only close open calls."""
         messages = reversed(original_checkpoint.messages if original_checkpoint else ())
-        return next((self._places[message.id] for message in messages if message.id in self._places), None)
+        return next(
+            (self._runs_by_message[message.id] for message in messages if message.id in self._runs_by_message), None
+        )
 
-    def _generate(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_generation(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.run is not None and chain.run.phase is Phase.SETTLED:
             self._finish_step(chain, event)
         position = (event.run_id, event.step_number)
         is_same_step = position == chain.step and chain.run is not None
         step = chain.run.step if is_same_step and chain.run else (chain.run.step if chain.run else 0) + 1
         chain.step = position
-        self._emit(chain, event, ours.StartGeneration, step_number=step)
+        self._append_event(chain, event, ours.StartGeneration, step_number=step)
 
-    def _reply(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_reply(self, chain: _Chain, event: theirs.Event) -> None:
         reply = expert_message(event.new_message)
-        self._emit(
+        self._append_event(
             chain,
             event,
             ours.FinishGeneration,
@@ -326,9 +338,9 @@ class _Upgrade:
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
             calls = tuple(decide_call(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
-            self._emit(chain, event, ours.CallTools, calls=calls)
+            self._append_event(chain, event, ours.CallTools, calls=calls)
 
-    def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_delegation(self, chain: _Chain, event: theirs.Event) -> None:
         callees = [callee for item in chain.events if item.run_id == event.run_id for callee in callees_of(item)]
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
@@ -340,10 +352,10 @@ class _Upgrade:
                 query=str(original_tool_call.args.get("query", "")),
             )
             for original_tool_call in event.tool_calls or ()
-            if original_tool_call.id in _open(chain)
+            if original_tool_call.id in _open_call_ids(chain)
         )
         if delegations:
-            self._emit(chain, event, ours.CallDelegate, delegates=delegations)
+            self._append_event(chain, event, ours.CallDelegate, delegates=delegations)
 
     def _delegate_run(self, caller: str, call_id: str) -> str:
         if (caller, call_id) not in self._delegates:
@@ -352,54 +364,55 @@ class _Upgrade:
             self._next_number += 1
         return self._delegates[caller, call_id]
 
-    def _ask(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_question(self, chain: _Chain, event: theirs.Event) -> None:
         original_tool_call = event.tool_call
-        if original_tool_call is not None and original_tool_call.id in _open(chain):
+        if original_tool_call is not None and original_tool_call.id in _open_call_ids(chain):
             facts = original_tool_call.model_dump(exclude={"id"})
-            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=original_tool_call.id, **facts)
+            self._append_event(chain, event, ours.CallInteractiveTool, tool_call_id=original_tool_call.id, **facts)
 
-    def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_completion_attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
-        if result is not None and result.id in _open(chain):
+        if result is not None and result.id in _open_call_ids(chain):
             todos = remaining_todos(result.result)
-            self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=todos)
+            self._append_event(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=todos)
 
     def _finish_calls(self, chain: _Chain, event: theirs.Event, messages: Sequence[theirs.Message]) -> None:
         # the original puts files read by a tool in a user message after the result; here they are part of the result
         extra = tuple(part for message in messages if message.type == "userMessage" for part in message.contents)
         results = [part for message in messages if message.type == "toolMessage" for part in message.contents]
         for index, part in enumerate(results):
-            if part.tool_call_id not in _open(chain):
+            if part.tool_call_id not in _open_call_ids(chain):
                 continue
             contents = (part.contents or ()) + (extra if index == len(results) - 1 else ())
-            self._emit(
+            self._append_event(
                 chain,
                 event,
                 ours.FinishToolCall,
                 tool_call_id=part.tool_call_id,
                 tool_name=part.tool_name or "",
-                contents=tuple(self._content(content) for content in contents),
+                contents=tuple(self._convert_content(content) for content in contents),
                 is_error=bool(part.is_error),
             )
 
     def _finish_partial(self, chain: _Chain, event: theirs.Event) -> None:
         for result in event.checkpoint.partial_tool_results if event.checkpoint else ():
-            if result.id in _open(chain):
-                self._emit(
+            if result.id in _open_call_ids(chain):
+                self._append_event(
                     chain,
                     event,
                     ours.FinishToolCall,
                     tool_call_id=result.id,
                     tool_name=result.tool_name,
-                    contents=tuple(self._content(part) for part in result.result),
+                    contents=tuple(self._convert_content(part) for part in result.result),
                 )
 
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.run is not None and chain.run.phase is Phase.SETTLED:
             usage = chain.run.spending.step_usage
-            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next_event_id(chain.run), usage=usage)
+            self._append_event(chain, event, ours.FinishStep, checkpoint_id=_next_event_id(chain.run), usage=usage)
 
-    def _complete(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_completion(self, chain: _Chain, event: theirs.Event) -> None:
+        """Append the final generation, if its result is not a tool's, and the end of the Run."""
         state, original_checkpoint = chain.run, event.checkpoint
         if state is None:
             return
@@ -407,14 +420,14 @@ class _Upgrade:
         reply = expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
         if not reply.contents:
             reply = ExpertMessage(contents=(TextPart(text=event.text or ""),))
-        self._settle(chain, event)
+        self._settle_open_calls(chain, event)
         state = chain.run or state
         has_text = last is None or last.type == "expertMessage"
         if state.phase is Phase.SETTLED and state.result is None and has_text:
-            self._emit(chain, event, ours.StartGeneration, final=True)
+            self._append_event(chain, event, ours.StartGeneration, final=True)
         if chain.run is not None and chain.run.phase is Phase.GENERATING:
             usage = event.usage or NO_USAGE
-            self._emit(
+            self._append_event(
                 chain,
                 event,
                 ours.FinishGeneration,
@@ -424,9 +437,9 @@ class _Upgrade:
                 duration_ms=0,
             )
         self._finish_step(chain, event)
-        self._stop(chain, event)
+        self._convert_stop(chain, event)
 
-    def _settle(self, chain: _Chain, event: theirs.Event) -> None:
+    def _settle_open_calls(self, chain: _Chain, event: theirs.Event) -> None:
         """Give results to the calls that are open at the end of a run.
 
         For `attemptCompletion` the original records none if the reply has a text: that text is the result.
@@ -435,13 +448,14 @@ class _Upgrade:
             return
         for call in chain.run.open_calls:
             if call.decided.kind == "attemptCompletion":
-                self._emit(
+                self._append_event(
                     chain, event, ours.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
                 )
         messages = event.checkpoint.messages if event.checkpoint else ()
         self._finish_calls(chain, event, [message for message in messages if message.type == "toolMessage"])
 
-    def _stop(self, chain: _Chain, event: theirs.Event) -> None:
+    def _convert_stop(self, chain: _Chain, event: theirs.Event) -> None:
+        """Append the event that ended or stopped the run."""
         if chain.run is None:
             return
         self._finish_partial(chain, event)
@@ -450,24 +464,26 @@ class _Upgrade:
             case "completeRun":
                 text = event.text if event.text is not None else chain.run.result or ""
                 usage = chain.run.spending.usage
-                self._emit(chain, event, ours.FinishRun, checkpoint_id=place, text=text, total_usage=usage)
+                self._append_event(chain, event, ours.FinishRun, checkpoint_id=place, text=text, total_usage=usage)
             case "stopRunByDelegate":
-                self._emit(chain, event, ours.StopRunByDelegate, checkpoint_id=place)
+                self._append_event(chain, event, ours.StopRunByDelegate, checkpoint_id=place)
             case "stopRunByInteractiveTool":
-                self._emit(chain, event, ours.StopRunByInteractiveTool, checkpoint_id=place)
+                self._append_event(chain, event, ours.StopRunByInteractiveTool, checkpoint_id=place)
             case "stopRunByExceededMaxSteps":
                 self._finish_step(chain, event)
                 place, steps = _next_event_id(chain.run), event.step_number
-                self._emit(chain, event, ours.StopRunByExceededMaxSteps, checkpoint_id=place, max_steps=steps)
+                self._append_event(chain, event, ours.StopRunByExceededMaxSteps, checkpoint_id=place, max_steps=steps)
             case "stopRunByError":
-                self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=error_of(event))
+                self._append_event(chain, event, ours.ErrorRun, checkpoint_id=place, error=error_of(event))
             case _:
                 return
 
-    def _emit(self, chain: _Chain, source_event: theirs.Event, kind: type[ours.StoredEvent], **facts: object) -> None:
+    def _append_event(
+        self, chain: _Chain, source_event: theirs.Event, kind: type[ours.StoredEvent], **facts: object
+    ) -> None:
         if chain.run is None:
             return
-        common = self._common(chain, source_event, chain.run.step)
+        common = self._common_fields(chain, source_event, chain.run.step)
         event = kind.model_validate({**common, **facts})
         chain.log.append(event)
         chain.run = evolve(chain.run, event, Head(len(chain.log)))
@@ -475,9 +491,9 @@ class _Upgrade:
         if source_event.checkpoint and "checkpoint_id" in facts:
             self._checkpoints[source_event.checkpoint.id] = event.id
             if message:
-                self._places[message] = (chain.run, event.id)
+                self._runs_by_message[message] = (chain.run, event.id)
 
-    def _common(self, chain: _Chain, source_event: theirs.Event, step: int) -> dict[str, object]:
+    def _common_fields(self, chain: _Chain, source_event: theirs.Event, step: int) -> dict[str, object]:
         return {
             "id": event_id_of(chain.id, len(chain.log) + 1),
             "timestamp": source_event.timestamp,
@@ -487,7 +503,7 @@ class _Upgrade:
             "step_number": step,
         }
 
-    def _caller(self, caller: theirs.Caller | None) -> facts.DelegatedBy | None:
+    def _convert_caller(self, caller: theirs.Caller | None) -> facts.DelegatedBy | None:
         if caller is None:
             return None
         chain = self._chain_of.get(caller.run_id)
@@ -498,7 +514,7 @@ class _Upgrade:
             tool_name=caller.tool_name,
         )
 
-    def _content(self, part: theirs.OriginalPart) -> ResultContent:
+    def _convert_content(self, part: theirs.OriginalPart) -> ResultContent:
         if part.encoded_data is None:
             return TextPart(text=part.text if part.text is not None else part.url or "")
         try:
@@ -510,7 +526,7 @@ class _Upgrade:
         return BlobPart(sha256=name, mime_type=part.mime_type or "application/octet-stream", size=len(data))
 
 
-def _order(event: theirs.Event) -> tuple[int, int]:
+def _sort_key(event: theirs.Event) -> tuple[int, int]:
     return event.timestamp, _EVENT_ORDER.index(event.type) if event.type in _EVENT_ORDER else len(_EVENT_ORDER)
 
 
@@ -522,7 +538,7 @@ def _next_event_id(run: Run) -> str:
     return event_id_of(run.id, run.head.seq + 1)
 
 
-def _open(chain: _Chain) -> frozenset[str | None]:
+def _open_call_ids(chain: _Chain) -> frozenset[str | None]:
     return frozenset(call.decided.id for call in chain.run.open_calls) if chain.run else frozenset()
 
 
@@ -544,8 +560,8 @@ def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> Foreign
             files = sorted(entry.name for entry in folder.entries() if _is_event(entry))
             if not files:
                 continue
-            settings[name] = _parse(OriginalRunSetting, folder, "run-setting.json") or OriginalRunSetting()
-            events[name] = [read for file in files if (read := _parse(Event, folder, file)) is not None]
+            settings[name] = _parse_file(OriginalRunSetting, folder, "run-setting.json") or OriginalRunSetting()
+            events[name] = [read for file in files if (read := _parse_file(Event, folder, file)) is not None]
             if all(event.type != "startRun" for event in events[name]):
                 raise StorageError(f"{folder.path}: it has events, but none of them is startRun")
     return from_original(job_id, events, settings)
@@ -555,7 +571,7 @@ def _is_event(entry: os.DirEntry[str]) -> bool:
     return entry.name.startswith("event-") and entry.name.endswith(".json") and not entry.name.endswith(_UNREAD)
 
 
-def _parse(shape: type[T], folder: ReadableFolder, name: str) -> T | None:
+def _parse_file(shape: type[T], folder: ReadableFolder, name: str) -> T | None:
     data = folder.read(name)
     if data is None:
         return None

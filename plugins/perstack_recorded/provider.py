@@ -43,7 +43,7 @@ class RecordedProvider(Provider):
         purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
         recorded = self.player.reply(request.place, purpose, request.step, request.messages)
         reply = message_of(recorded)
-        deltas = [piece for part in reply.contents for piece in self._deltas_of(part)]
+        deltas = [piece for part in reply.contents for piece in self._split_into_deltas(part)]
         for delta in deltas:
             on_delta(delta)
             if self._pace_s:
@@ -55,13 +55,13 @@ class RecordedProvider(Provider):
             usage = usage.model_copy(update={"cost_usd": None})
         return Generation(reply, usage, recorded.finish_reason, recorded.context_window)
 
-    def _deltas_of(self, part: ReplyPart) -> Iterator[Delta]:
+    def _split_into_deltas(self, part: ReplyPart) -> Iterator[Delta]:
         if isinstance(part, ThinkingPart):
-            yield from (Delta("reasoning", piece) for piece in self._pieces_of(part.thinking))
+            yield from (Delta("reasoning", piece) for piece in self._split_into_words(part.thinking))
         elif isinstance(part, TextPart):
-            yield from (Delta("text", piece) for piece in self._pieces_of(part.text))
+            yield from (Delta("text", piece) for piece in self._split_into_words(part.text))
 
-    def _pieces_of(self, text: str) -> list[str]:
+    def _split_into_words(self, text: str) -> list[str]:
         return re.findall(r"\s*\S+\s*", text) if self._pace_s else [text]
 
     @override

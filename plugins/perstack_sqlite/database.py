@@ -46,7 +46,7 @@ class DatabaseConnection:
 
     def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
         """Open nothing yet; `name` names the thread."""
-        self._open = open_connection
+        self._open_or_create = open_connection
         self._name = name
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
@@ -82,7 +82,7 @@ class DatabaseConnection:
     def connection(self) -> sqlite3.Connection:
         """Return the connection, opening it if needed. Call it only inside an operation of `do`."""
         if self._connection is None:
-            self._connection = self._open()
+            self._connection = self._open_or_create()
         return self._connection
 
     async def close(self) -> None:
@@ -96,7 +96,9 @@ class DatabaseConnection:
             thread.shutdown()
 
     async def _in_thread(self, work: Callable[[], T], *, is_long: bool) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._running(), self._run_waiting, work, is_long)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._running_thread(), self._run_waiting, work, is_long
+        )
 
     def _run_waiting(self, work: Callable[[], T], is_long: bool) -> T:
         with self._turn:
@@ -109,7 +111,7 @@ class DatabaseConnection:
                 if self._connection is not None:
                     self._connection.execute("PRAGMA busy_timeout = 0")
 
-    def _running(self) -> ThreadPoolExecutor:
+    def _running_thread(self) -> ThreadPoolExecutor:
         if self._process != os.getpid():
             _INHERITED.extend((self._connection, self._thread))
             self._connection, self._thread, self._process, self._turn = None, None, os.getpid(), Lock()
@@ -239,17 +241,18 @@ class Database:
 
     def _open_to_write(self) -> sqlite3.Connection:
         self._syncs = None
-        return self._open()
+        return self._open_or_create()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open_or_create(self) -> sqlite3.Connection:
+        """Open the file for writing, creating it and its tables if they are missing. Raises StorageError."""
         with self._opening:
-            is_new = self._make()
+            is_new = self._create_file()
             self._check_size()
             connection = sqlite3.connect(self.path, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 if sys.platform == "darwin":  # for systems on which a plain sync leaves data in the disk's cache
                     connection.execute("PRAGMA fullfsync = 1")
-                self._prepare(connection)
+                self._ensure_tables(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -262,7 +265,7 @@ class Database:
         if self._is_evidence:
             return self._open_evidence()
         if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK):
-            return self._open()
+            return self._open_or_create()
         self._check_size()
         # A non-empty WAL must be read, and SQLite then needs the -shm file; otherwise `immutable` needs no other file.
         log = self.path.with_name(self.path.name + "-wal")
@@ -301,9 +304,9 @@ class Database:
             raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _ensure_tables(self, connection: sqlite3.Connection) -> None:
         if _is_empty(connection):
-            _write_ahead(connection)
+            _enable_write_ahead_log(connection)
             with _transaction(connection):
                 # Check again inside the transaction: another process may have created the tables in the meantime.
                 if _is_empty(connection):
@@ -314,7 +317,7 @@ class Database:
                     connection.execute(f"PRAGMA user_version = {_VERSION}")
         self._check_identity(connection)
 
-    def _make(self) -> bool:
+    def _create_file(self) -> bool:
         """Create the empty file with our mode, which SQLite copies to its companion files.
 
         Return False if it exists.
@@ -337,9 +340,10 @@ class Database:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
-        if _pragma(connection, "application_id") != _APPLICATION:
+        """Raise StorageError for another program's database, or one of another version."""
+        if _read_pragma(connection, "application_id") != _APPLICATION:
             raise StorageError(f"{self.path}: this is another program's database: name another file in `storage`")
-        version = _pragma(connection, "user_version")
+        version = _read_pragma(connection, "user_version")
         if version > _VERSION:
             raise StorageError(f"{self.path}: written by a newer perstack (schema {version}); upgrade perstack")
         if version < _VERSION:
@@ -355,7 +359,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise StorageError(f"{self.path}: {_reason(error)}") from error
+            raise StorageError(f"{self.path}: {_error_line(error)}") from error
         except ValueError as error:  # a message of SQLite that is not UTF-8, or a value of another type
             raise StorageError(f"{self.path}: {_DAMAGED}") from error
         except OSError as error:
@@ -374,7 +378,7 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
         raise
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
+def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch to WAL mode, with retries: SQLite does not apply its busy timeout here while others open the file."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
@@ -387,12 +391,12 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         time.sleep(_RETRY_INTERVAL_S)
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
+def _read_pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    return _pragma(connection, "schema_version") == 0
+    return _read_pragma(connection, "schema_version") == 0
 
 
 def _has_our_tables(connection: sqlite3.Connection) -> bool:
@@ -400,21 +404,21 @@ def _has_our_tables(connection: sqlite3.Connection) -> bool:
 
     A view with the name of a table can be a query that never ends, and a trigger runs with each change.
     """
-    found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    statements = [_in_one_line(sql) for kind, name, sql in found if not _is_of_sqlite(kind, name)]
-    return sorted(statements) == sorted(map(_in_one_line, _TABLES.split(";")))
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    statements = [_join_lines(sql) for kind, name, sql in rows if not _belongs_to_sqlite(kind, name)]
+    return sorted(statements) == sorted(map(_join_lines, _TABLES.split(";")))
 
 
-def _is_of_sqlite(kind: str, name: str) -> bool:
+def _belongs_to_sqlite(kind: str, name: str) -> bool:
     """Return whether an object belongs to SQLite itself, such as the statistics of ANALYZE."""
     return kind == "table" and name.startswith("sqlite_")
 
 
-def _in_one_line(statement: str) -> str:
+def _join_lines(statement: str) -> str:
     return " ".join(statement.split())
 
 
-def _reason(error: sqlite3.Error) -> str:
+def _error_line(error: sqlite3.Error) -> str:
     text = " ".join(str(error).split())  # a damaged schema's message contains newlines
     if "not a database" in text:
         return _NO_DATABASE

@@ -144,8 +144,8 @@ class SqliteStorage(Storage):
     @override
     def places(self) -> tuple[Path, ...]:
         state = self.local_state
-        own = (state.path, *state.companions, state.mark, state.log_marks)
-        return (*own, self._leases_folder.absolute(), self.programs)
+        files = (state.path, *state.companions, state.mark, state.log_marks)
+        return (*files, self._leases_folder.absolute(), self.programs)
 
     @property
     @override
@@ -224,7 +224,7 @@ class SqliteStorage(Storage):
             last = _KEYS_PER_RUN - 1 if limit is None else min(after + limit, _KEYS_PER_RUN - 1)
             span = (base + max(after, 1), base + last)
             rows = _fetch(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            records = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
+            records = [(int(str(key)) - base, _to_bytes(line)) for key, line in rows]
             return verify_rows(records, after, self._log_name(ref), _MEDIUM)
 
         return await self._database.read(work)
@@ -240,7 +240,7 @@ class SqliteStorage(Storage):
                 return []
             values = (base + 1, base + _KEYS_PER_RUN - 1, count)
             rows = _fetch(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT ?", values)
-            return [_bytes(line) for (line,) in reversed(rows)]
+            return [_to_bytes(line) for (line,) in reversed(rows)]
 
         return await self._database.read(work)
 
@@ -256,7 +256,7 @@ class SqliteStorage(Storage):
                 raise NotFound(f"{self._log_name(ref)} has no records, so there is none at {seq}")
             span = (base + 1, base + _KEYS_PER_RUN - 1)
             rows = _fetch(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._log_name(ref))
+            check_redaction([_to_bytes(line) for (line,) in rows], seq, record, self._log_name(ref))
             db.execute("UPDATE records SET line = ? WHERE key = ?", (record, base + seq))
 
         await self._database.write(work)
@@ -271,12 +271,14 @@ class SqliteStorage(Storage):
     @override
     async def summary(self, job_id: str) -> bytes | None:
         key = self._job_key(job_id)
-        return await self._database.read(lambda db: _one_value(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
+        return await self._database.read(
+            lambda db: _fetch_value(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,))
+        )
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
         rows = await self._database.read(lambda db: _fetch(db, _SUMMARIES_QUERY, (self._prefix,)))
-        return {self._job_id(key): _bytes(summary) for key, summary in rows}
+        return {self._job_id(key): _to_bytes(summary) for key, summary in rows}
 
     @override
     async def put_entry(
@@ -294,14 +296,14 @@ class SqliteStorage(Storage):
     @override
     async def entries(self) -> Mapping[str, bytes]:
         rows = await self._database.read(lambda db: _fetch(db, ENTRIES_QUERY, (self._prefix,)))
-        return {self._job_id(key): _bytes(entry) for key, entry in rows}
+        return {self._job_id(key): _to_bytes(entry) for key, entry in rows}
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         query = "SELECT seq, entry FROM entries WHERE job_id = ?"
         key = self._job_key(job_id)
         rows = await self._database.read(lambda db: _fetch(db, query, (key,)))
-        return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
+        return (int(str(rows[0][0])), _to_bytes(rows[0][1])) if rows else None
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
@@ -322,7 +324,7 @@ class SqliteStorage(Storage):
     async def run_setting(self, ref: RunRef) -> bytes | None:
         ids = (self._job_key(ref.job_id), check_id(ref.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
-        return await self._database.read(lambda db: _one_value(db, query, ids))
+        return await self._database.read(lambda db: _fetch_value(db, query, ids))
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
@@ -339,7 +341,7 @@ class SqliteStorage(Storage):
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         ids = (self._job_key(job_id), check_id(checkpoint_id, "checkpoint"))
         query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
-        return await self._database.read(lambda db: _one_value(db, query, ids))
+        return await self._database.read(lambda db: _fetch_value(db, query, ids))
 
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
@@ -369,7 +371,7 @@ class SqliteStorage(Storage):
     async def blob(self, job_id: str, sha256: str) -> bytes:
         ids = (self._job_key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
-        data = await self._database.read(lambda db: _one_value(db, query, ids))
+        data = await self._database.read(lambda db: _fetch_value(db, query, ids))
         return checked_blob(data, job_id, sha256, self.location, _MEDIUM)
 
     @override
@@ -428,6 +430,7 @@ class SqliteStorage(Storage):
             await shield_until_done(self._delete(job_id, expected))
 
     async def _delete(self, job_id: str, expected: tuple[RunRef, int] | None) -> None:
+        """Delete a Job in one transaction. Raises Conflict if the Run of `expected` has another length."""
         key = self._job_key(job_id)
 
         def work(db: sqlite3.Connection) -> None:
@@ -479,13 +482,13 @@ class SqliteStorage(Storage):
             return EMPTY_LOG
         seq = int(str(rows[0][0])) - base
         try:
-            return Head(seq, open_line(_bytes(rows[0][1])).hash)
+            return Head(seq, open_line(_to_bytes(rows[0][1])).hash)
         except BrokenSeal as error:
             raise damage_error(self._log_name(ref), seq - 1, str(error), _MEDIUM) from error
 
     def _has_record(self, db: sqlite3.Connection, ref: RunRef, head: Head) -> bool:
         base = _base_key(db, self._job_key(ref.job_id), ref.run_id)
-        line = None if base is None else _one_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
+        line = None if base is None else _fetch_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
         return line is not None and ends_at(line, head)
 
     def _check_length(self, db: sqlite3.Connection, ref: RunRef, base: int, expected_seq: int) -> Head:
@@ -517,19 +520,19 @@ class SqliteStorage(Storage):
         return self._leases_folder / self._job_key(job_id).replace("/", ".")
 
     def _log_name(self, ref: RunRef) -> str:
-        return f"{self._path}, run {ref.run_id}"
+        return f"{self._path}, Run {ref.run_id}"
 
 
 def _fetch(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     return [] if db is None else db.execute(query, values).fetchall()
 
 
-def _one_value(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
+def _fetch_value(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) -> bytes | None:
     rows = _fetch(db, query, values)
-    return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
+    return None if not rows or rows[0][0] is None else _to_bytes(rows[0][0])
 
 
-def _bytes(value: object) -> bytes:
+def _to_bytes(value: object) -> bytes:
     # A user with a database shell may have stored text instead of bytes.
     return value if isinstance(value, bytes) else str(value).encode()
 

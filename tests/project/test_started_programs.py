@@ -16,7 +16,7 @@ from terminal import Terminal, reply
 
 from perstack.errors import UsageError
 from perstack.system.processes import python_argv
-from perstack_bubblewrap.machine import find
+from perstack_bubblewrap.machine import find_bwrap
 
 STARTERS = {
     "subprocess": {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},
@@ -315,8 +315,8 @@ def test_bwrap_is_not_taken_from_a_relative_folder_of_path(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     for path in ("bin", ".", "", ":", "./bin:bin/../bin"):
         with pytest.raises(UsageError, match="needs the program bwrap"):
-            find({"PATH": path}, path="")
-    assert find({"PATH": f".:{planted.parent}"}, path="") == str(planted)
+            find_bwrap({"PATH": path}, path="")
+    assert find_bwrap({"PATH": f".:{planted.parent}"}, path="") == str(planted)
 
 
 def test_the_command_of_a_task_gets_few_variables_and_those_that_it_names(terminal: Terminal) -> None:

@@ -48,7 +48,7 @@ class Editor:
 
     def texts(self, kind: str = "agent_message_chunk", session_id: str | None = None) -> str:
         updates = zip(self.sessions, self.updates, strict=True)
-        of_session = (update for of, update in updates if session_id in (None, of))
+        of_session = (update for update_session, update in updates if session_id in (None, update_session))
         return "".join(update.content.text for update in of_session if update.session_update == kind)
 
     async def wait_for_kind(self, kind: str) -> None:

@@ -53,7 +53,7 @@ def answer(host: Host, job: JobSummary, said: str, **more) -> JobSummary:
 
 
 def forge(bench: Bench, change: Callable[[dict], None], run: str = "job-1") -> None:
-    """A log with events changed and its chain made anew, as somebody might who knows how."""
+    """Change events of a log and recompute its hash chain, as a skilled attacker could."""
     path = bench.workspace / "perstack" / "jobs" / "job" / "runs" / run / "events.jsonl"
     payloads = []
     for line in path.read_bytes().splitlines():

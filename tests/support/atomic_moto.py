@@ -38,7 +38,7 @@ class Handler(MotoRequestHandler):
     """A request handler without request logging, which takes a tenth of the time."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log nothing."""
+        pass
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def open_browser() -> Iterator[Browser]:
 
 @dataclass
 class Person:
-    """Somebody at a browser of their own, and what went wrong in their pages."""
+    """A person with a browser of their own, and the problems that occurred in their pages."""
 
     server: StudioServer
     context: BrowserContext
@@ -72,7 +72,7 @@ class Person:
     def _on_console(self, kind: str, text: str, url: str) -> None:
         refused = _REFUSED.search(text)
         is_expected = (refused is not None and int(refused[1]) in self.expected) or self.is_server_gone
-        is_expected |= url.endswith("/favicon.ico")  # which a browser asks for beside a text that is no page
+        is_expected |= url.endswith("/favicon.ico")  # browsers request the icon of a plain text
         if kind in ("error", "warning") and not is_expected:
             self.problems.append(f"console: {text}")
 
@@ -83,21 +83,21 @@ class Person:
     def _on_failure(self, request: Request) -> None:
         if not request.url.startswith(self.server.url):
             self.problems.append(f"request to another host: {request.url}")
-        # a stream ends with its page
+        # A stream ends when its page is left, which is no problem.
         elif "ERR_ABORTED" not in (request.failure or "") and not self.is_server_gone:
             self.problems.append(f"{request.failure}: {request.url}")
 
 
 @contextmanager
 def person(browser: Browser, server: StudioServer, **options: Any) -> Iterator[Person]:
-    """Let a new browser in by a link. Afterwards nothing may have gone wrong in its pages."""
+    """Open a browser that the studio's link has let in. Fails at the end if its pages had problems."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **options})
     try:
         entering = httpx_cookies(server)
         context.add_cookies([{"name": name, "value": value, "url": server.url} for name, value in entering.items()])
-        found = Person(server, context)
-        yield found
-        assert found.problems == [], found.problems
+        visitor = Person(server, context)
+        yield visitor
+        assert visitor.problems == [], visitor.problems
     finally:
         context.close()
 
@@ -111,14 +111,14 @@ def httpx_cookies(server: StudioServer) -> dict[str, str]:
 
 def links(page: Page) -> list[str]:
     """Return the addresses in the studio that a page's links lead to."""
-    found: Sequence[str] = page.eval_on_selector_all("a[href]", "all => all.map((one) => one.href)")
-    parts = [urlsplit(address) for address in found]
+    addresses: Sequence[str] = page.eval_on_selector_all("a[href]", "all => all.map((one) => one.href)")
+    parts = [urlsplit(address) for address in addresses]
     own = urlsplit(page.url).netloc
     return [one.path + (f"?{one.query}" if one.query else "") for one in parts if one.netloc == own]
 
 
 def kind_of(path: str) -> str:
-    """Return what addresses of one route have in common."""
+    """Return the pattern that the addresses of one route share."""
     return _OF_QUERY.sub("=*", _OF_ROUTE.sub(r"\1/*", path))
 
 
@@ -140,7 +140,7 @@ def crawl(visitor: Person, *starts: str) -> Iterator[tuple[str, Page]]:
 
 
 def is_download(path: str) -> bool:
-    """Return whether a path is no page."""
+    """Return whether a path leads to a file instead of a page."""
     return "/blobs/" in path or path.startswith("/static/") or "/export" in path
 
 
@@ -153,7 +153,7 @@ def entries(page: Page) -> dict[str, str]:
 
 
 def picture(page: Page, to: Path) -> None:
-    """Keep a picture of what the window shows."""
+    """Save a picture of the window."""
     to.parent.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=to, animations="disabled")
 

@@ -71,7 +71,7 @@ class Spenders:
                 limits=Limits(budget=self.budget),
                 delegated_by=by,
             )
-            self._took(begin(start, Head(1, "")))
+            self._store_run(begin(start, Head(1, "")))
 
     def play(self, max_turns: int = 100_000) -> None:
         """Play until every delegate is stopped."""
@@ -80,18 +80,19 @@ class Spenders:
             if not active:
                 return
             if not self.says_all and self.choose(150) == 0:
-                self._die()
+                self._crash()
                 continue
             run = self.runs[active[self.choose(len(active))]]
             if run.spending.reserved is None:
-                self._begin(run)
+                self._begin_generation(run)
             else:
-                self._end(run)
+                self._end_generation(run)
             if self.runs[run.id].status != "running":
                 active.remove(run.id)
         raise AssertionError("no end")
 
-    def _begin(self, run: Run) -> None:
+    def _begin_generation(self, run: Run) -> None:
+        """Request a generation, and record its start, the stop of its Run, or the wait."""
         sent = 200 + self.choose(4_000)
         bound = Bound(
             sent,
@@ -102,7 +103,7 @@ class Spenders:
         )
         decision = self.ledger.reserve(run.id, bound)
         if isinstance(decision, Grant):
-            self._note(
+            self._append_event(
                 run,
                 StartGeneration,
                 step=run.step + 1 if run.phase is Phase.READY else max(1, run.step),  # or another attempt
@@ -112,11 +113,11 @@ class Spenders:
             )
         elif isinstance(decision, Exceeded):
             stop: StopRunByExceededBudget = budget_stop_event(decision, lambda ahead=0: self._next_stamp(run))
-            self._took(evolve(run, stop, Head(run.head.seq + 1, "")))
+            self._store_run(evolve(run, stop, Head(run.head.seq + 1, "")))
         else:
             self.waits += 1
 
-    def _used(self, run: Run) -> Usage:
+    def _choose_usage(self, run: Run) -> Usage:
         """Return a usage up to the expected maximum."""
         assert run.context.sending is not None
         assert run.reply_token_limit is not None
@@ -127,42 +128,43 @@ class Spenders:
             sent, 1 + self.choose(run.reply_token_limit), cached=cached, cache_writes=self.choose(sent - cached + 1)
         )
 
-    def _end(self, run: Run) -> None:
-        what = self.choose(10)
-        if what == 0:
-            self._note(run, Retry, error=BUSY, attempt=1, delay_ms=1, uncharged=True)
+    def _end_generation(self, run: Run) -> None:
+        """End a generation: with a reply, without charge, cut off, or without usage, by chance."""
+        outcome = self.choose(10)
+        if outcome == 0:
+            self._append_event(run, Retry, error=BUSY, attempt=1, delay_ms=1, uncharged=True)
             return
-        usage = self.truth.charge(self._used(run))
-        if what == 1 and not self.says_all:
-            self._note(run, Retry, error=CUT, attempt=1, delay_ms=1)
+        usage = self.truth.charge(self._choose_usage(run))
+        if outcome == 1 and not self.says_all:
+            self._append_event(run, Retry, error=CUT, attempt=1, delay_ms=1)
             return
-        if what == 2 and not self.says_all:
+        if outcome == 2 and not self.says_all:
             usage = Usage()
         reply = (TextPart(text="x"),)
         unreported = not is_reported(usage, run.spending.reserved or Charge(), has_reply=True)
-        done = self._note(
+        ended_run = self._append_event(
             run, FinishGeneration, usage=usage, reply=reply, finish_reason="length", unreported=unreported
         )
         # the next generation is requested with the current messages
-        self.runs[run.id] = done
+        self.runs[run.id] = ended_run
 
-    def _die(self) -> None:
+    def _crash(self) -> None:
         """Kill the process: some of its pending generations were charged without any record."""
         for run in self.runs.values():
             if run.spending.reserved is not None and self.choose(2):
-                self.truth.charge(self._used(run))
+                self.truth.charge(self._choose_usage(run))
         self.ledger = Ledger(self.budget)
         for run in self.runs.values():
             self.ledger.update(run, at_rest=True)
         for run in list(self.runs.values()):
             if run.status == "running":
-                self._note(run, ResumeRun, reason="crash", checkpoint_id="x")
+                self._append_event(run, ResumeRun, reason="crash", checkpoint_id="x")
 
-    def _note(self, run: Run, kind, step: int | None = None, **fields) -> Run:
+    def _append_event(self, run: Run, kind, step: int | None = None, **fields) -> Run:
         event = kind(**{**self._next_stamp(run), **({} if step is None else {"step_number": step})}, **fields)
-        return self._took(evolve(run, event, Head(run.head.seq + 1, "")))
+        return self._store_run(evolve(run, event, Head(run.head.seq + 1, "")))
 
-    def _took(self, run: Run) -> Run:
+    def _store_run(self, run: Run) -> Run:
         self.runs[run.id] = run
         self.ledger.update(run)
         return run

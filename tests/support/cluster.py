@@ -54,7 +54,7 @@ async def endure(
         await running.until_workers()
         async with asyncio.TaskGroup() as group:
             over = asyncio.Event()
-            group.create_task(_harmed(running, jobs, rounds, pause, over))
+            group.create_task(_do_harms(running, jobs, rounds, pause, over))
             await running.until_done(seconds, over)
         leaving_at = int(time.time() * 1000)
         for machine in running.machines:
@@ -66,7 +66,7 @@ async def endure(
     return counts, running.done
 
 
-async def _harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, float], over: asyncio.Event) -> None:
+async def _do_harms(running: Cluster, jobs: int, rounds: int, pause: tuple[float, float], over: asyncio.Event) -> None:
     await harmed(running, jobs, rounds, pause)
     over.set()
 
@@ -125,12 +125,12 @@ def main() -> None:
     print(f"\n{sum(done[name] for name in HARMS)} harms in {time.monotonic() - began:.0f} s:")
     for name, count in done.most_common():
         print(f"{count:>4}  {name}")
-    code = _compared(args.rates) if args.rates else 0
+    code = _print_comparison(args.rates) if args.rates else 0
     print(f"\nall of it in {time.monotonic() - began:.0f} s")
     sys.exit(code)
 
 
-def _compared(jobs: int) -> int:
+def _print_comparison(jobs: int) -> int:
     """Print the figures that need a quiet machine. Return 1 if they miss the promised values."""
     median = statistics.median(asyncio.run(pickups(20)))
     one, two = (asyncio.run(rate(workers, jobs * workers, 3000, 4)) for workers in (1, 2))

@@ -89,17 +89,17 @@ async def count_outcomes(running: Cluster, leaving_at: int) -> Counts:
     """Examine every log after the workers left. They were told to at `leaving_at`, in milliseconds since 1970."""
     counts, ledger = Counts(), running.ledger()
     counts.leaving_s = round(time.time() - leaving_at / 1000, 1)
-    occurred = await _occurrences(running)
+    occurred = await _jobs_by_minute(running)
     check_occurrences(counts, occurred, leaving_at)
     jobs = [await running.host.job(job_id) for job_id in running.jobs]
     jobs += [job for each in occurred.values() for job in each.values() if job.status == "completed"]
     calls, digests = set[str](), dict[str, str]()
     for job in jobs:
-        await _count(running, counts, job, ledger, calls, digests)
+        await _count_job(running, counts, job, ledger, calls, digests)
     counts.jobs, counts.effects = len(jobs), len(ledger)
     mine = {f"{job.id}-" for job in jobs}
     counts.doubled += [key for key, times in ledger.items() if times > 1]
-    counts.doubled += [f"{key}: no log has it" for key in ledger if key not in calls and _job_of(key, 3) in mine]
+    counts.doubled += [f"{key}: no log has it" for key in ledger if key not in calls and _job_prefix(key, 3) in mine]
     compare(counts, running.confirmed_events(), digests, mine)
     async for report in running.host.audit.verify_all():
         counts.findings += [f"{report.job_id}: {one}" for one in report.findings]
@@ -112,12 +112,12 @@ async def count_outcomes(running: Cluster, leaving_at: int) -> Counts:
     return counts
 
 
-def _job_of(id: str, parts: int) -> str:
+def _job_prefix(id: str, parts: int) -> str:
     """Return the Job's prefix of an id that ends with `parts` more parts."""
     return f"{id.rsplit('-', parts)[0]}-"
 
 
-async def _count(
+async def _count_job(
     running: Cluster, counts: Counts, job: JobSummary, ledger: Counter[str], calls: set[str], digests: dict[str, str]
 ) -> None:
     host, ends, appends = running.host, 0, 0
@@ -172,8 +172,9 @@ class Totals(NamedTuple):
 def check_totals(counts: Counts, job: JobSummary, totals: Totals, *, poisoned: int, errors: list[str]) -> None:
     """Check that the summary of a Job, those of its Runs, and its events agree, and are what its Expert does.
 
-    After `poisoned` of its delegates were stopped as poison, the Job goes on with their errors: it has fewer steps than
-    its Expert's script, and each of these delegates may have begun a step without a reply. The totals still agree.
+    After `poisoned` of its delegates were stopped as poison, the Job continues with their errors: it has fewer
+    steps than its Expert's script, and each of these delegates may have begun a step without a reply. The totals still
+    agree.
     """
     kind = KINDS[job.expert_key]
     in_summary = (job.total_steps, job.usage.input_tokens, job.usage.output_tokens)
@@ -201,7 +202,7 @@ def check_totals(counts: Counts, job: JobSummary, totals: Totals, *, poisoned: i
 
 def compare(counts: Counts, confirmed: list[tuple[str, str]], digests: dict[str, str], job_prefixes: set[str]) -> None:
     """Compare confirmed writes with the stored events: none may be missing, different or doubled."""
-    confirmed = [(event_id, digest) for event_id, digest in confirmed if _job_of(event_id, 2) in job_prefixes]
+    confirmed = [(event_id, digest) for event_id, digest in confirmed if _job_prefix(event_id, 2) in job_prefixes]
     counts.told = len(confirmed)
     for event_id, digest in confirmed:
         if event_id not in digests:
@@ -216,7 +217,7 @@ def compare(counts: Counts, confirmed: list[tuple[str, str]], digests: dict[str,
 # --- schedules ----------------------------------------------------------------------------------------------------
 
 
-async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
+async def _jobs_by_minute(running: Cluster) -> dict[str, dict[int, JobSummary]]:
     """Return the Jobs of each schedule by minute."""
     found: dict[str, dict[int, JobSummary]] = {name: {} for name in SCHEDULES}
     for name, occurred in found.items():
@@ -232,7 +233,7 @@ async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
 
 
 def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]], leaving_at: int) -> None:
-    """Check that only the latest missed minute occurred, then every minute unless the previous Job still ran."""
+    """Check that of the missed minutes only the latest occurred, then every minute without a running Job."""
     for name, jobs in occurred.items():
         counts.occurrences += sum(job.status == "completed" for job in jobs.values())
         if not jobs:

@@ -84,53 +84,53 @@ def _drain_then_kill(machine: Machine) -> None:
     machine.kill()
 
 
-async def _silent(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
+async def _silence(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
     """Silence a worker briefly, or so long that others take over its Jobs."""
     await machines.harm(how, running.random.choice((_SHORT, _LONG)))
 
 
-async def _for_long(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
+async def _silence_for_long(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
     await machines.harm(how, _LONG)
 
 
-async def _restarted(sign: int, running: Cluster, machines: Machines) -> None:
+async def _restart(sign: int, running: Cluster, machines: Machines) -> None:
     await machines.restart(sign)
 
 
-async def _drained(running: Cluster, machines: Machines) -> None:
+async def _drain(running: Cluster, machines: Machines) -> None:
     await machines.harm(Machine.drain, (0.0, 1.0))
 
 
-async def _drained_and_restarted(running: Cluster, machines: Machines) -> None:
+async def _drain_and_restart(running: Cluster, machines: Machines) -> None:
     """Restart PostgreSQL while a worker returns its Jobs."""
-    await asyncio.gather(_drained(running, machines), machines.restart(signal.SIGINT))
+    await asyncio.gather(_drain(running, machines), machines.restart(signal.SIGINT))
 
 
-async def _two_at_once(running: Cluster, machines: Machines) -> None:
+async def _kill_and_freeze(running: Cluster, machines: Machines) -> None:
     await asyncio.gather(machines.harm(Machine.kill, _SHORT), machines.harm(Machine.freeze, _LONG))
 
 
-async def _cut_and_restarted(running: Cluster, machines: Machines) -> None:
+async def _cut_and_restart(running: Cluster, machines: Machines) -> None:
     await asyncio.gather(machines.harm(Machine.cut, _LONG), machines.restart(signal.SIGQUIT))
 
 
-async def _submitting(running: Cluster, machines: Machines) -> None:
+async def _restart_while_submitting(running: Cluster, machines: Machines) -> None:
     """Restart PostgreSQL while Jobs are submitted."""
     await asyncio.gather(running.submit(6), machines.restart(running.random.choice((signal.SIGINT, signal.SIGQUIT))))
 
 
 HARMS: Mapping[str, Harm] = {
-    "killed": partial(_silent, Machine.kill),
-    "frozen": partial(_silent, Machine.freeze),
-    "cut off": partial(_for_long, Machine.cut),
-    "PostgreSQL restarted": partial(_restarted, signal.SIGINT),
-    "PostgreSQL crashed": partial(_restarted, signal.SIGQUIT),
-    "drained": _drained,
+    "killed": partial(_silence, Machine.kill),
+    "frozen": partial(_silence, Machine.freeze),
+    "cut off": partial(_silence_for_long, Machine.cut),
+    "PostgreSQL restarted": partial(_restart, signal.SIGINT),
+    "PostgreSQL crashed": partial(_restart, signal.SIGQUIT),
+    "drained": _drain,
     "killed as it drained": lambda running, machines: machines.harm(_drain_then_kill, _SHORT),
-    "PostgreSQL restarted as one drained": _drained_and_restarted,
-    "killed and frozen at once": _two_at_once,
-    "cut off, and PostgreSQL crashed": _cut_and_restarted,
-    "PostgreSQL restarted as Jobs were submitted": _submitting,
+    "PostgreSQL restarted as one drained": _drain_and_restart,
+    "killed and frozen at once": _kill_and_freeze,
+    "cut off, and PostgreSQL crashed": _cut_and_restart,
+    "PostgreSQL restarted as Jobs were submitted": _restart_while_submitting,
     "killed as it submitted": lambda running, _: running.submit_by_command_and_kill(),
     "killed as it answered": lambda running, _: running.answer_by_command_and_kill(),
 }
@@ -151,13 +151,14 @@ async def harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, f
                 due = _AT_FIRST + (jobs - _AT_FIRST) * (number + 1) // len(deck) - len(running.jobs)
                 group.create_task(running.submit(max(0, due)))
                 await places.acquire()
-                group.create_task(_inflicted(name, running, machines)).add_done_callback(lambda _: places.release())
+                group.create_task(_do_harm(name, running, machines)).add_done_callback(lambda _: places.release())
                 await asyncio.sleep(running.random.uniform(*pause))
     finally:
         running.leaves_questions, running.left = False, None
     await running.submit(max(0, jobs - len(running.jobs)))
 
 
-async def _inflicted(name: str, running: Cluster, machines: Machines) -> None:
+async def _do_harm(name: str, running: Cluster, machines: Machines) -> None:
+    """Do one harm and count it."""
     await HARMS[name](running, machines)
     running.done[name] += 1

@@ -109,7 +109,7 @@ class Machine:
             self.process, self.is_frozen = None, False
 
     def heal(self) -> None:
-        """Undo whatever was done to the machine."""
+        """Undo every harm to the machine."""
         if self.is_cut:
             self.network.join(self.number)
         if self.is_frozen:
@@ -120,7 +120,7 @@ class Machine:
 
 
 class Past:
-    """A clock that is behind."""
+    """A clock that shows an earlier time."""
 
     def now(self) -> int:
         return int(time.time() * 1000) - _MISSED
@@ -190,12 +190,12 @@ class Cluster:
         async def submit_one(number: int, name: str) -> None:
             at = int(time.time() * 1000) + 3000 if kinds is kind_of and number % 25 == 9 else None
             async with places:
-                await self._submitted(kinds(number), name, at)
+                await self._submit_until_recorded(kinds(number), name, at)
 
         await asyncio.gather(*(submit_one(first + number, name) for number, name in enumerate(names)))
         return names
 
-    async def _submitted(self, kind: str, name: str, at: int | None = None) -> None:
+    async def _submit_until_recorded(self, kind: str, name: str, at: int | None = None) -> None:
         """Submit a Job, retrying until it is recorded. Workers find recorded Jobs that were not queued."""
         while True:
             try:
@@ -223,7 +223,7 @@ class Cluster:
         name = f"job-{number:04}"
         self.jobs.append(name)
         await self._call_and_kill("submit", kind_of(number), "go", "--job-id", name)
-        await self._submitted(kind_of(number), name)
+        await self._submit_until_recorded(kind_of(number), name)
 
     async def answer_by_command_and_kill(self) -> None:
         """Run `perstack answer` and kill it at a random moment; then answer again if the question is still open."""
@@ -250,7 +250,7 @@ class Cluster:
         await process.wait()
 
     async def attend(self, statuses: Mapping[str, str]) -> None:
-        """Answer all questions, and resume Jobs that were claimed by three workers in a row that ended."""
+        """Answer all questions, and resume Jobs that stopped because three workers in a row ended."""
         asking_jobs = [job for job, status in statuses.items() if status == "stoppedByInteractiveTool"]
         for job in asking_jobs:
             if self.left is None and self.leaves_questions and job not in self.answered:
@@ -312,7 +312,7 @@ async def cluster(
         server.start()
         projects = ["here", *(f"m{number}" for number in range(workers))]
         trusted = os.pathsep.join(str(folder.resolve() / name) for name in projects)
-        variables = {**_files(folder, delay), "PERSTACK_TRUST": trusted}
+        variables = {**_write_shared_files(folder, delay), "PERSTACK_TRUST": trusted}
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(folder), *(entry for entry in sys.path if entry)]),
@@ -321,10 +321,10 @@ async def cluster(
         storage = f"postgresql://postgres@{Network.address}/postgres?schema=cluster"
         for number in range(workers):
             command = [PROGRAM, "worker", "--storage", storage, "--name", f"m{number}", "--log", "json"]
-            place = _place(folder / f"m{number}", distributed=number > 0)
-            its = env if old is None or number else {**env, "PYTHONPATH": _path_before(old, env["PYTHONPATH"])}
+            place = _create_machine_folder(folder / f"m{number}", distributed=number > 0)
+            its = env if old is None or number else {**env, "PYTHONPATH": _path_with_checkout(old, env["PYTHONPATH"])}
             machines.append(Machine(number, network, [*command, "--concurrency", str(concurrency)], place, its))
-        here, address = _place(folder / "here"), server.address("cluster")
+        here, address = _create_machine_folder(folder / "here"), server.address("cluster")
         with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "path", [str(folder), *sys.path]):
             async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
                 await host.jobs.list(limit=1)  # fails at once if the server was never there
@@ -339,19 +339,19 @@ async def cluster(
         network.close()
 
 
-def _path_before(checkout: Path, path: str) -> str:
+def _path_with_checkout(checkout: Path, path: str) -> str:
     """Return a module path on which another version's modules come first."""
     distributions = sorted((checkout / "plugins").glob("perstack-*"))
     return os.pathsep.join((*map(str, (checkout / "host", checkout / "plugins", *distributions)), path))
 
 
-def _place(folder: Path, *, distributed: bool = False) -> Path:
+def _create_machine_folder(folder: Path, *, distributed: bool = False) -> Path:
     folder.mkdir()
     (folder / "perstack.toml").write_text(project(distributed=distributed))
     return folder
 
 
-def _files(folder: Path, delay: float) -> dict[str, str]:
+def _write_shared_files(folder: Path, delay: float) -> dict[str, str]:
     """Write the files that all processes share. Return the variables that locate them."""
     (folder / "told").mkdir()
     (folder / "cluster_ledger.py").write_text(PLUGIN)
@@ -365,7 +365,7 @@ def _files(folder: Path, delay: float) -> dict[str, str]:
 
 
 async def schedules_since_long_ago(running: Cluster) -> None:
-    """Set up schedules that nobody has looked after for `_MISSED` milliseconds."""
+    """Create schedules that no worker has served for `_MISSED` milliseconds."""
     host, address = running.host, running.server.address("cluster")
     past = Host(host.project, workspace=host.workspace, storage=address, dispatcher=address, clock=Past())
     try:

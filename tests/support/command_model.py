@@ -89,11 +89,11 @@ def apply_command(state: State, op: Op) -> tuple[State, bool]:
     if op.kind == "resume":
         return _resume(state)
     if op.kind == "answer":
-        return _answered(state) if op.question in (None, state.question_count) else (state, False)
+        return _answer(state) if op.question in (None, state.question_count) else (state, False)
     if op.signal in state.signals:
         return state, True
     heard = replace(state, signals=state.signals | {op.signal})
-    done, accepted = _answered(heard) if state.status == "asks" else _resume(heard)
+    done, accepted = _answer(heard) if state.status == "asks" else _resume(heard)
     return (done, True) if accepted else (state, False)
 
 
@@ -101,7 +101,7 @@ def _resume(state: Planned) -> tuple[State, bool]:
     return (state, False) if state.status in ("asks", "completed") else (driven(state), True)
 
 
-def _answered(state: Planned) -> tuple[State, bool]:
+def _answer(state: Planned) -> tuple[State, bool]:
     return (driven(replace(state, answers=state.answers + 1)), True) if state.status == "asks" else (state, False)
 
 
@@ -138,17 +138,17 @@ def explains(before: State, ops: Sequence[Op], outcomes: Sequence[Outcome], now:
         op.kind == "cancel" and outcome.accepted for op, outcome in done
     ):
         return any(_is_between(before, op, now) for op in ops) or now == before
-    return any(_comes_to(before, order, now) for order in _orders(done))
+    return any(_ends_in(before, order, now) for order in _possible_orders(done))
 
 
-def _orders(done: Sequence[tuple[Op, Outcome]]) -> Iterator[tuple[tuple[Op, Outcome], ...]]:
+def _possible_orders(done: Sequence[tuple[Op, Outcome]]) -> Iterator[tuple[tuple[Op, Outcome], ...]]:
     free = [outcome for outcome in done if outcome[0].kind == "run-due" or not outcome[1].accepted]
     for number in range(len(free) + 1):
         for left_out in combinations(free, number):
             yield from permutations([outcome for outcome in done if outcome not in left_out])
 
 
-def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> bool:
+def _ends_in(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> bool:
     for number, (op, outcome) in enumerate(order, 1):
         if op.kind == "run" and not outcome.accepted and state is None and number < len(order):
             state = Planned(op.plan, op.nonce)  # created, and deleted before it began

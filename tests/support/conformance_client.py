@@ -65,7 +65,7 @@ def without_nulls(arguments: JsonObject) -> JsonObject:
 
 
 def form(schema: JsonObject | None) -> str:
-    """Fill in a form as a person who keeps the defaults and answers the rest."""
+    """Fill in a form: keep the defaults and answer the other fields."""
     properties = (schema or {}).get("properties")
     fields = properties if isinstance(properties, dict) else {}
     return json.dumps(
@@ -107,13 +107,13 @@ def oauth_of(endpoint: str, scenario: str, context: dict[str, Any], folder: Path
             identity_endpoint=context["idp_token_endpoint"],
             identity_client_id=context["idp_client_id"],
         )
-    given = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
-    given |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
+    settings = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
+    settings |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
     if scenario.startswith("auth/client-credentials"):
-        return OAuth(flow="clientCredentials", **given)
+        return OAuth(flow="clientCredentials", **settings)
     if scenario == "auth/basic-cimd":
         return OAuth(client_id=CLIENT_DOCUMENT)
-    return OAuth(**given) if context.get("client_id") else None
+    return OAuth(**settings) if context.get("client_id") else None
 
 
 async def browse(url: str) -> None:

@@ -36,7 +36,7 @@ class Outcome:
 
 
 def command_of(version: str, *options: str) -> list[str]:
-    """Return the command of a suite. It wants a newer Node.js than many systems have."""
+    """Return the command of a suite, with a Node.js that is new enough for it."""
     suite = installed(f"conformance-{version}", (f"@modelcontextprotocol/conformance@{version}",), ("conformance",))
     return [str(installed("node", ("node@24.9.0",), ("node",)) / "node"), *options, str(suite / "conformance")]
 

@@ -108,13 +108,17 @@ def random_team(random: Random) -> tuple[Expert, ...]:
         more[random.choice(NAMES)]["max_steps"] = random.randint(1, 4)
     return tuple(
         expert(
-            name, delegates=delegates.get(name, ()), ask=True, description=f"{name} works", **_known_fields(more[name])
+            name,
+            delegates=delegates.get(name, ()),
+            ask=True,
+            description=f"{name} works",
+            **_existing_fields(more[name]),
         )
         for name in NAMES
     )
 
 
-def _known_fields(fields: dict[str, object]) -> dict[str, object]:
+def _existing_fields(fields: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if name in Expert.model_fields}
 
 

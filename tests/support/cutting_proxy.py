@@ -19,7 +19,7 @@ Kill = Literal["kill before", "kill after"]
 
 
 class Cutting:
-    """Counts requests and fails the one with a chosen number, from 1; none at first."""
+    """Counter of requests that fails the one with a chosen number, from 1; none at first."""
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server)
@@ -103,7 +103,7 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""
 
-        def _pass_on(self) -> None:
+        def _forward(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = b"".join([self.rfile.read(piece) for piece in state.pieces(size)])
             way = state.way(self.command)
@@ -145,7 +145,7 @@ def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
                     self.wfile.flush()
                 at += piece
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _forward
 
     server_here = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server_here.daemon_threads = True

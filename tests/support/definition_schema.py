@@ -24,28 +24,28 @@ _REF = "#/definitions/"
 def definition_schema() -> JsonObject:
     """Return the schema with which editors complete and check perstack.toml."""
     definitions = dict[str, JsonObject]()
-    top = _table(Project, definitions)
+    top = _table_schema(Project, definitions)
     return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(definitions.items()))}
 
 
-def _table(model: type[Record], definitions: dict[str, JsonObject]) -> JsonObject:
+def _table_schema(model: type[Record], definitions: dict[str, JsonObject]) -> JsonObject:
     """Return the schema of a table; schemas of inner tables are added to `found` by name."""
-    raw = _object(model.model_json_schema(by_alias=True, ref_template=_REF + "{model}"))
-    fields, inner = _object(raw["properties"]), _object(raw.get("$defs", {}))
+    raw = _object_schema(model.model_json_schema(by_alias=True, ref_template=_REF + "{model}"))
+    fields, inner = _object_schema(raw["properties"]), _object_schema(raw.get("$defs", {}))
     by_alias = {field.alias: field for field in model.model_fields.values()}
     properties: JsonObject = {}
     for name, key in keys_of(model).items():
         field, value = by_alias[key.field], JsonObject()
         if key.tables:
-            value = _tables(key.tables, definitions, is_named=key.is_named)
+            value = _tables_schema(key.tables, definitions, is_named=key.is_named)
         elif any(isinstance(fact, InText) for fact in (*field.metadata, *get_args(field.annotation))):
             value = {"type": "string"}
         else:
-            value = _plain(_object(fields[key.field]))
-            _take(value, inner, definitions)
+            value = _without_null(_object_schema(fields[key.field]))
+            _add_definitions(value, inner, definitions)
         properties[name] = {**value, "description": key.meaning}
     if model is Expert:
-        _take_tests(properties, definitions)
+        _set_conditions(properties, definitions)
     for name, why in IGNORED.get(model, {}).items():
         properties[name] = {"description": f"has no effect here: {why}", "deprecated": True}
     required = [name for name, key in keys_of(model).items() if key.is_required]
@@ -53,36 +53,38 @@ def _table(model: type[Record], definitions: dict[str, JsonObject]) -> JsonObjec
     return {**table, "required": [*required]} if required else table
 
 
-def _take_tests(properties: JsonObject, definitions: dict[str, JsonObject]) -> None:
+def _set_conditions(properties: JsonObject, definitions: dict[str, JsonObject]) -> None:
     from perstack.expert_tests.models import ExpertTest
 
     for name, meaning in READ_SEPARATELY[Expert].items():
-        properties[name] = {"type": "array", "items": _tables((ExpertTest,), definitions, is_named=False)}
-        properties[name] = {**_object(properties[name]), "description": meaning}
+        properties[name] = {"type": "array", "items": _tables_schema((ExpertTest,), definitions, is_named=False)}
+        properties[name] = {**_object_schema(properties[name]), "description": meaning}
 
 
-def _tables(models: tuple[type[Record], ...], definitions: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
+def _tables_schema(
+    models: tuple[type[Record], ...], definitions: dict[str, JsonObject], *, is_named: bool
+) -> JsonObject:
     """Return the schema of a table of one or several models, or of tables by name."""
     for model in models:
         if model.__name__ not in definitions:
             definitions[model.__name__] = {}  # stops the recursion of a table within itself
-            definitions[model.__name__] = _table(model, definitions)
+            definitions[model.__name__] = _table_schema(model, definitions)
     refs: list[JsonObject] = [{"$ref": _REF + model.__name__} for model in models]
     reference: JsonObject = {"anyOf": [*refs]} if len(refs) > 1 else {"allOf": [*refs]}
     return {"type": "object", "additionalProperties": reference} if is_named else reference
 
 
-def _plain(value: JsonObject) -> JsonObject:
+def _without_null(value: JsonObject) -> JsonObject:
     """Remove null, which TOML does not have, and keywords that editors do not need."""
     cleaned: JsonObject = {}
     for name, part in value.items():
         if name in ("title", "default", "discriminator"):
             continue
         if isinstance(part, list):
-            items = [_plain(item) if isinstance(item, dict) else item for item in part]
+            items = [_without_null(item) if isinstance(item, dict) else item for item in part]
             cleaned[name] = [item for item in items if item != {"type": "null"}]
         else:
-            cleaned[name] = _plain(part) if isinstance(part, dict) else part
+            cleaned[name] = _without_null(part) if isinstance(part, dict) else part
     match cleaned.get("anyOf"):
         case [dict() as only]:
             return {**{name: part for name, part in cleaned.items() if name != "anyOf"}, **only}
@@ -90,22 +92,22 @@ def _plain(value: JsonObject) -> JsonObject:
             return cleaned
 
 
-def _take(value: object, inner: JsonObject, definitions: dict[str, JsonObject]) -> None:
+def _add_definitions(value: object, inner: JsonObject, definitions: dict[str, JsonObject]) -> None:
     """Add the definitions that a value refers to."""
     if isinstance(value, list):
         for item in cast("list[object]", value):
-            _take(item, inner, definitions)
+            _add_definitions(item, inner, definitions)
     if not isinstance(value, dict):
         return
     for name, part in cast("dict[str, object]", value).items():
         if name == "$ref" and isinstance(part, str) and (model := part.removeprefix(_REF)) not in definitions:
-            definitions[model] = _plain(_object(inner[model]))
-            _take(definitions[model], inner, definitions)
+            definitions[model] = _without_null(_object_schema(inner[model]))
+            _add_definitions(definitions[model], inner, definitions)
         else:
-            _take(part, inner, definitions)
+            _add_definitions(part, inner, definitions)
 
 
-def _object(value: object) -> JsonObject:
+def _object_schema(value: object) -> JsonObject:
     if not isinstance(value, dict):
         raise TypeError(f"a schema has {type(value).__name__} where an object has to be")
     return cast("JsonObject", value)

@@ -22,4 +22,5 @@ def do_not_wait_for_disk() -> None:
 
 
 def _accept(fd: int) -> None:
+    """Raise OSError for a closed descriptor, as a sync does; otherwise do nothing."""
     os.fstat(fd)  # raises for what is not open, as a sync does

@@ -24,12 +24,12 @@ class PrintedTable:
 
     def write(self) -> None:
         """Write the table into its page."""
-        before, _, after = self._parts()
+        before, _, after = self._split_page()
         PAGE.write_text(f"{before}{self._head}{self.table()}{self._tail}{after}")
 
     def printed(self) -> str:
         """Return the table as it stands on the page."""
-        return self._parts()[1]
+        return self._split_page()[1]
 
     @property
     def _head(self) -> str:
@@ -39,7 +39,7 @@ class PrintedTable:
     def _tail(self) -> str:
         return f"<!-- end of {self.name} -->\n"
 
-    def _parts(self) -> tuple[str, str, str]:
+    def _split_page(self) -> tuple[str, str, str]:
         before, rest = PAGE.read_text().split(self._head)
         table, after = rest.split(self._tail)
         return before, table, after

@@ -45,10 +45,12 @@ class FakeModel:
 
     def _format_at(self, path: str) -> Callable[[str | None], Events]:
         if path.endswith(":streamGenerateContent"):
-            return self._contents
-        return {"/v1/messages": self._messages, "/v1/responses": self._responses}.get(path, self._chat)
+            return self._gemini_events
+        return {"/v1/messages": self._messages_events, "/v1/responses": self._responses_events}.get(
+            path, self._chat_events
+        )
 
-    def _messages(self, text: str | None) -> Events:
+    def _messages_events(self, text: str | None) -> Events:
         call = {"type": "tool_use", "id": "call_1", "name": self.tool, "input": {}}
         block = call if text is None else {"type": "text", "text": ""}
         delta = {"type": "input_json_delta", "partial_json": ARGUMENTS} if text is None else _text_delta(text)
@@ -64,7 +66,7 @@ class FakeModel:
             {"type": "message_stop"},
         ]
 
-    def _chat(self, text: str | None) -> Events:
+    def _chat_events(self, text: str | None) -> Events:
         call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": self.tool, "arguments": ARGUMENTS}}
         delta = {"tool_calls": [call]} if text is None else {"content": text}
         common = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -74,7 +76,7 @@ class FakeModel:
             {**common, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
         ]
 
-    def _responses(self, text: str | None) -> Events:
+    def _responses_events(self, text: str | None) -> Events:
         call = {"type": "function_call", "id": "f1", "call_id": "call_1", "name": self.tool, "arguments": ARGUMENTS}
         if self.namespace is not None:
             call["namespace"] = self.namespace
@@ -87,7 +89,7 @@ class FakeModel:
             {"type": "response.completed", "response": {"id": "r1", "output": [item], "usage": usage}},
         ]
 
-    def _contents(self, text: str | None) -> Events:
+    def _gemini_events(self, text: str | None) -> Events:
         call = {"functionCall": {"name": self.tool, "args": json.loads(ARGUMENTS)}}
         content = {"role": "model", "parts": [call if text is None else {"text": text}]}
         usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}

@@ -60,35 +60,35 @@ def _fields(record: type) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def _meaning(record: type, name: str, parts: object) -> str:
-    comment = _said_in_source(record, name)
+    comment = _read_meaning(record, name)
     for part in cast("tuple[object, ...]", parts):
         if isinstance(part, Key):
-            return _cell(part.text)
+            return _table_cell(part.text)
         if isinstance(part, Option):
-            return _cell("; ".join(filter(None, (part.help.rstrip("."), comment))))
+            return _table_cell("; ".join(filter(None, (part.help.rstrip("."), comment))))
     if not comment:
         raise LookupError(f"{record.__name__}.{name}: say what it means, in a comment at it or a docstring below it")
-    return _cell(comment)
+    return _table_cell(comment)
 
 
 _NAMES = ("True", "False", "None", "Job", "Jobs", "Expert", "Experts", "Run", "Runs")
 
 
-def _cell(text: str) -> str:
+def _table_cell(text: str) -> str:
     text = " ".join(text.split()).replace("|", "\\|").rstrip(".")
     is_name = (re.match(r"\w+", text) or [""])[0] in _NAMES
     return text if is_name or not text[1:2].islower() else text[0].lower() + text[1:]
 
 
-def _said_in_source(record: type, name: str) -> str:
+def _read_meaning(record: type, name: str) -> str:
     for owner in record.__mro__:
         if name in vars(owner).get("__annotations__", {}):
             source = textwrap.dedent(inspect.getsource(owner))
-            return _said_in_class(source, name)
+            return _read_meaning_in_class(source, name)
     return ""
 
 
-def _said_in_class(source: str, name: str) -> str:
+def _read_meaning_in_class(source: str, name: str) -> str:
     (owner,) = ast.parse(source).body
     assert isinstance(owner, ast.ClassDef)
     comments = {
@@ -123,7 +123,7 @@ def _properties(record: type) -> Iterator[tuple[str, str, str]]:
     for name, found in vars(record).items():
         if isinstance(found, property) and found.__doc__ and not name.startswith("_") and name not in others:
             hint = get_type_hints(found.fget).get("return", object) if found.fget is not None else object
-            yield name, type_text(hint), f"property; {_cell(found.__doc__.partition(chr(10) * 2)[0])}"
+            yield name, type_text(hint), f"property; {_table_cell(found.__doc__.partition(chr(10) * 2)[0])}"
 
 
 def type_text(hint: object) -> str:
@@ -141,12 +141,12 @@ def type_text(hint: object) -> str:
         return "…"
     if isinstance(hint, list):
         return f"[{', '.join(map(type_text, hint))}]"
-    name = "object" if isinstance(hint, TypeVar) else _name(origin or hint)
+    name = "object" if isinstance(hint, TypeVar) else _type_name(origin or hint)
     if not parts:
         return _SHORT.get(name, name)
     inner = [type_text(part) for part in parts]
     return f"{name}[{', '.join(inner)}]"
 
 
-def _name(hint: object) -> str:
+def _type_name(hint: object) -> str:
     return str(getattr(hint, "__name__", None) or re.sub(r"[\w.]+\.", "", str(hint)))

@@ -44,10 +44,10 @@ def edit(folder: Path, chance: random.Random, edits: int) -> None:
             if inner.is_symlink() or not inner.is_dir():
                 break
             parent = inner
-        _change(parent / chance.choice(NAMES), chance)
+        _change_file(parent / chance.choice(NAMES), chance)
 
 
-def _change(path: Path, chance: random.Random) -> None:
+def _change_file(path: Path, chance: random.Random) -> None:
     kind = chance.choice(["file", "program", "link", "folder", "nothing", "append"])
     if kind == "append":
         if path.is_file() and not path.is_symlink():

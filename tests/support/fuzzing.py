@@ -45,15 +45,15 @@ def edited(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 
 def edited_by(chance: random.Random, seeds: tuple[bytes, ...]) -> bytes:
-    """Do the same edits without hypothesis; inserted pieces may also come from the seeds."""
+    """Edit a seed without hypothesis; inserted pieces may also come from the other seeds."""
     data = bytearray(chance.choice(seeds))
     for _ in range(chance.randrange(1, MOST_EDITS + 1)):
         at = chance.randrange(len(data) + 1)
-        data[at : at + chance.randrange(LONGEST_CUT + 1)] = _piece(chance, seeds)
+        data[at : at + chance.randrange(LONGEST_CUT + 1)] = _random_piece(chance, seeds)
     return bytes(data)
 
 
-def _piece(chance: random.Random, seeds: tuple[bytes, ...]) -> bytes:
+def _random_piece(chance: random.Random, seeds: tuple[bytes, ...]) -> bytes:
     kind = chance.randrange(4)
     if kind == 0:
         return chance.choice(NASTY)

@@ -133,7 +133,7 @@ def agree_to_state(folder: Path, storage: str | None = None, env: Mapping[str, s
 
 
 def agree_to_definition(folder: Path, env: Mapping[str, str] = os.environ) -> None:
-    """Agree to the definition in a folder, but not to its state, as its user does by `perstack trust`."""
+    """Agree to the definition in a folder, but not to its state, as `perstack trust` does."""
     place = ProjectPlace(folder.resolve(), folder.resolve() / "perstack.toml")
     TrustStore.of_user(env).agree(place.folder, items_of(place).items)
 

@@ -72,7 +72,7 @@ async def authorized_client(
 def forwarded(path: Path) -> Iterator[str]:
     """Yield a local address that forwards to a Unix socket, for clients without support for tokens or such sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=_accept, args=(listener, path), daemon=True)
+        accepting = threading.Thread(target=_accept_clients, args=(listener, path), daemon=True)
         accepting.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
@@ -81,14 +81,14 @@ def forwarded(path: Path) -> Iterator[str]:
             accepting.join(SECONDS)
 
 
-def _accept(listener: socket.socket, path: Path) -> None:
+def _accept_clients(listener: socket.socket, path: Path) -> None:
     with suppress(OSError):
         while True:
             client, _ = listener.accept()
-            threading.Thread(target=_join, args=(client, path), daemon=True).start()
+            threading.Thread(target=_connect_both, args=(client, path), daemon=True).start()
 
 
-def _join(client: socket.socket, path: Path) -> None:
+def _connect_both(client: socket.socket, path: Path) -> None:
     with client, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
         far.connect(str(path))
         backward = threading.Thread(target=pump, args=(far, client), daemon=True)

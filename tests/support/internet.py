@@ -60,12 +60,12 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self._reply()
+            self._send_reply()
 
         def do_GET(self) -> None:
-            self._reply()
+            self._send_reply()
 
-        def _reply(self) -> None:
+        def _send_reply(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Request(headers.get("host", ""), self.command, self.path, headers)
             net.requests.append(request)
@@ -85,7 +85,7 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, private)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    _replace_system(monkeypatch, net, server.server_address[1], cert)
+    _replace_resolver(monkeypatch, net, server.server_address[1], cert)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -96,7 +96,7 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
         server.server_close()
 
 
-def _replace_system(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, authority: Path) -> None:
+def _replace_resolver(monkeypatch: pytest.MonkeyPatch, net: Internet, port: int, authority: Path) -> None:
     ask, connect = socket.getaddrinfo, httpcore2.AnyIOBackend.connect_tcp
 
     def getaddrinfo(host, *args, **options):

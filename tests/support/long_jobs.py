@@ -26,27 +26,27 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
     step, last = payloads[first : ends[0] + 1], payloads[ends[0] + 1 :]
     events = payloads[:first]
     for number in range(1, steps):
-        events += [_moved_event(event, number, len(events) + at, number * 1000) for at, event in enumerate(step, 1)]
-    events += [_moved_event(event, steps, len(events) + at, steps * 1000) for at, event in enumerate(last, 1)]
+        events += [_move_event(event, number, len(events) + at, number * 1000) for at, event in enumerate(step, 1)]
+    events += [_move_event(event, steps, len(events) + at, steps * 1000) for at, event in enumerate(last, 1)]
     lines, _ = seal(
         EMPTY_LOG, [json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() for event in events]
     )
     folder = next(bench.workspace.rglob(f"jobs/{job_id}"))
     (file,) = folder.rglob("events.jsonl")
     file.write_bytes(b"".join(line + b"\n" for line in lines))
-    _forget(folder)
+    _remove_derived_files(folder)
     reader = bench.host(script, LONG)
     await reader.storage.put_summary(job_id, (await reader.job(job_id)).to_json())
     await reader.close()
 
 
-def _forget(folder: Path) -> None:
+def _remove_derived_files(folder: Path) -> None:
     """Remove the files derived from the previous log."""
     for path in (*folder.glob("*.json"), *folder.rglob("checkpoints/*.json")):
         path.unlink()
 
 
-def _moved_event(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
+def _move_event(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
     """Return the event moved to another place of its log."""
     event_id = f"{event['runId']}-{seq}"
     moved = {**event, "id": event_id, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}

@@ -24,7 +24,7 @@ def is_summary(request: GenerationRequest) -> bool:
 
 
 class SmallModel:
-    """A model that answers with `reply` and true token counts, and refuses what exceeds its window."""
+    """A model that answers with `reply` and true token counts, and refuses requests larger than its window."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ def texts_in(request: GenerationRequest) -> str:
 
 
 class Patient(ScriptedProvider):
-    """A model that writes its first reply when it may, and another one if it was told something meanwhile."""
+    """A model that waits before its first reply, and replies differently if it received an instruction meanwhile."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: "In lower case." if "lower case, please" in texts_in(request) else "Old Pond.")

@@ -58,7 +58,7 @@ async def _streams(stdout: IO[bytes], stdin: IO[bytes]) -> AsyncIterator[Streams
     async def read() -> None:
         async with arrived:
             async for line in reader:
-                await arrived.send(_parsed(line))
+                await arrived.send(_parse_line(line))
 
     async def write() -> None:
         async for item in leaving:
@@ -80,7 +80,7 @@ async def _streams(stdout: IO[bytes], stdin: IO[bytes]) -> AsyncIterator[Streams
         heard.close()
 
 
-def _parsed(line: bytes) -> SessionMessage | Exception:
+def _parse_line(line: bytes) -> SessionMessage | Exception:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:

@@ -15,24 +15,31 @@ _COLUMNS = ("provider", "types of images", "an image", "a PDF", "a request", "so
 
 def table() -> str:
     """Return the table."""
-    rest = ["any other", _types(MediaLimits()), "", "", "", "common to all formats"]
-    return "\n".join([*lines(_COLUMNS, [*map(_row, ROWS), rest]), ""])
+    rest = ["any other", _types_text(MediaLimits()), "", "", "", "common to all formats"]
+    return "\n".join([*lines(_COLUMNS, [*map(_table_row, ROWS), rest]), ""])
 
 
-def _row(row: VendorLimits) -> list[str]:
+def _table_row(row: VendorLimits) -> list[str]:
     limits = row.media_limits
     names = ", ".join(f"`{name}`" for name in sorted(row.providers))
     models = f" (models: `{row.models}`)" if row.models else ""
-    return [names + models, _types(limits), _image(limits), _pdf(limits), _request(limits), row.source]
+    return [
+        names + models,
+        _types_text(limits),
+        _image_text(limits),
+        _pdf_text(limits),
+        _request_text(limits),
+        row.source,
+    ]
 
 
-def _types(limits: MediaLimits) -> str:
+def _types_text(limits: MediaLimits) -> str:
     names = sorted(kind.removeprefix("image/").upper().replace("WEBP", "WebP") for kind in limits.image_types)
     assert limits.image_types <= COMMON_IMAGE_TYPES | {"image/heic"}
     return ", ".join(names) + ("" if limits.takes_animations else "; no animations")
 
 
-def _image(limits: MediaLimits) -> str:
+def _image_text(limits: MediaLimits) -> str:
     return _join_limits(
         (limits.max_image_base64_bytes, "{:,} bytes in base64"),
         (limits.max_side_pixels, "{:,} pixels a side"),
@@ -41,11 +48,11 @@ def _image(limits: MediaLimits) -> str:
     )
 
 
-def _pdf(limits: MediaLimits) -> str:
+def _pdf_text(limits: MediaLimits) -> str:
     return _join_limits((limits.max_pdf_bytes, "{:,} bytes"), (not limits.takes_encrypted_pdfs, "not encrypted"))
 
 
-def _request(limits: MediaLimits) -> str:
+def _request_text(limits: MediaLimits) -> str:
     return _join_limits(
         (limits.max_request_bytes, "{:,} bytes"),
         (limits.max_images, "{:,} images"),

@@ -35,13 +35,13 @@ _ENDINGS = ("Error", "Conflict", "NotFound", "Damaged", "Refused", "NotAgreed", 
 def messages_in(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield the line of each message, who says it, and the text; expressions in it are in braces."""
     tree = ast.parse(source)
-    for function in _functions(tree):
+    for function in _all_functions(tree):
         texts = _assigned_texts(function)
         for node in _own_nodes(function):
-            if isinstance(node, ast.Call) and _is_speaker(name := _name_of(node.func)):
+            if isinstance(node, ast.Call) and _is_speaker(name := _function_name(node.func)):
                 arguments = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in _TEXTS)]
                 for argument in arguments:
-                    for text in _texts_of(argument, texts):
+                    for text in _string_values(argument, texts):
                         if " " in text.strip():
                             yield node.lineno, name, text
 
@@ -49,7 +49,7 @@ def messages_in(source: str) -> Iterator[tuple[int, str, str]]:
 _TEXTS = {"message", "reason", "problem", "text", "remedy"}
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.AST]:
+def _all_functions(tree: ast.Module) -> Iterator[ast.AST]:
     yield tree
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -78,32 +78,32 @@ def _is_speaker(name: str) -> bool:
     return name in _SPEAKERS or name.endswith(_ENDINGS)
 
 
-def _name_of(function: ast.expr) -> str:
+def _function_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _texts_of(node: ast.expr, texts: Mapping[str, list[ast.expr]]) -> Iterator[str]:
+def _string_values(node: ast.expr, texts: Mapping[str, list[ast.expr]]) -> Iterator[str]:
     match node:
         case ast.Constant(value=str() as text):
             yield text
         case ast.JoinedStr():
-            yield "".join(_part(value) for value in node.values)
+            yield "".join(_readable_part(value) for value in node.values)
         case ast.Name() if node.id in texts:
             for value in texts[node.id]:
-                yield from _texts_of(value, {})
+                yield from _string_values(value, {})
         case ast.IfExp():
-            yield from _texts_of(node.body, texts)
-            yield from _texts_of(node.orelse, texts)
+            yield from _string_values(node.body, texts)
+            yield from _string_values(node.orelse, texts)
         case ast.BinOp(op=ast.Add()):
-            sides = [next(_texts_of(side, {}), f"{{{ast.unparse(side)}}}") for side in (node.left, node.right)]
+            sides = [next(_string_values(side, {}), f"{{{ast.unparse(side)}}}") for side in (node.left, node.right)]
             yield "".join(sides)
         case _:
             return
 
 
-def _part(value: ast.expr) -> str:
+def _readable_part(value: ast.expr) -> str:
     if isinstance(value, ast.Constant):
         return str(value.value)
     return f"{{{ast.unparse(value.value)}}}" if isinstance(value, ast.FormattedValue) else ast.unparse(value)

@@ -31,7 +31,7 @@ class Death(NamedTuple):
 
 @dataclass
 class Fate:
-    """Which of several processes on one store dies, and where."""
+    """Choice of the process that dies, of several on one store, and of its place."""
 
     death: Death | None = None
     appends: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Life:
             raise Crash(f"{self.name} is dead")
 
     def reaches(self, death: Death) -> None:
-        """Raise Crash, now and from then on, if the process dies at this place."""
+        """Raise Crash if the process dies at this place, and at each later one."""
         if self.fate.death == death and not self.fate.died:
             self.die()
         self.check()

@@ -17,13 +17,13 @@ def there_are_namespaces() -> bool:
         return False
     name = f"pk{secrets.token_hex(3)}"
     try:
-        _ip("netns", "add", name)
-        _ip("-n", name, "link", "add", "br0", "type", "bridge")
+        _run_ip("netns", "add", name)
+        _run_ip("-n", name, "link", "add", "br0", "type", "bridge")
     except AssertionError:
         return False
     finally:
         with suppress(AssertionError):
-            _ip("netns", "del", name)
+            _run_ip("netns", "del", name)
     return True
 
 
@@ -36,10 +36,10 @@ class Network:
         self._name = f"pk{secrets.token_hex(3)}"
         self._made: list[str] = []
         try:
-            self._make(self.hub)
-            _ip("-n", self.hub, "link", "add", "br0", "type", "bridge")
-            _ip("-n", self.hub, "addr", "add", f"{self.address}/24", "dev", "br0")
-            _ip("-n", self.hub, "link", "set", "br0", "up")
+            self._add_namespace(self.hub)
+            _run_ip("-n", self.hub, "link", "add", "br0", "type", "bridge")
+            _run_ip("-n", self.hub, "addr", "add", f"{self.address}/24", "dev", "br0")
+            _run_ip("-n", self.hub, "link", "set", "br0", "up")
             for number in range(machines):
                 self._join(number)
         except BaseException:
@@ -59,32 +59,32 @@ class Network:
 
     def cut(self, number: int) -> None:
         """Disconnect a machine."""
-        _ip("-n", self.hub, "link", "set", f"v{number}", "down")
+        _run_ip("-n", self.hub, "link", "set", f"v{number}", "down")
 
     def join(self, number: int) -> None:
         """Reconnect a machine."""
-        _ip("-n", self.hub, "link", "set", f"v{number}", "up")
+        _run_ip("-n", self.hub, "link", "set", f"v{number}", "up")
 
     def close(self) -> None:
         """Remove all namespaces."""
         while self._made:
             with suppress(AssertionError):
-                _ip("netns", "del", self._made.pop())
+                _run_ip("netns", "del", self._made.pop())
 
-    def _make(self, name: str) -> None:
-        _ip("netns", "add", name)
+    def _add_namespace(self, name: str) -> None:
+        _run_ip("netns", "add", name)
         self._made.append(name)
-        _ip("-n", name, "link", "set", "lo", "up")
+        _run_ip("-n", name, "link", "set", "lo", "up")
 
     def _join(self, number: int) -> None:
         name = self.machine(number)
-        self._make(name)
-        _ip("-n", self.hub, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-        _ip("-n", name, "addr", "add", f"10.77.0.{10 + number}/24", "dev", "eth0")
-        _ip("-n", name, "link", "set", "eth0", "up")
-        _ip("-n", self.hub, "link", "set", f"v{number}", "master", "br0", "up")
+        self._add_namespace(name)
+        _run_ip("-n", self.hub, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        _run_ip("-n", name, "addr", "add", f"10.77.0.{10 + number}/24", "dev", "eth0")
+        _run_ip("-n", name, "link", "set", "eth0", "up")
+        _run_ip("-n", self.hub, "link", "set", f"v{number}", "master", "br0", "up")
 
 
-def _ip(*arguments: str) -> None:
+def _run_ip(*arguments: str) -> None:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"

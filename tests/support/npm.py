@@ -28,14 +28,14 @@ def mcp_servers() -> Path:
 def installed(name: str, packages: Sequence[str], commands: Sequence[str]) -> Path:
     """Return the command folder of npm packages; skip the test with the reason if they cannot be installed."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perstack-tests" / name
-    problem = _problem(folder, tuple(packages), tuple(commands))
+    problem = _find_problem(folder, tuple(packages), tuple(commands))
     if problem is not None:
         pytest.skip(problem)
     return folder / "node_modules" / ".bin"
 
 
 @cache
-def _problem(folder: Path, packages: tuple[str, ...], commands: tuple[str, ...]) -> str | None:
+def _find_problem(folder: Path, packages: tuple[str, ...], commands: tuple[str, ...]) -> str | None:
     """Return why they are unavailable, or None. Cached, since an unreachable registry is slow to fail."""
     npm = shutil.which("npm")
     if npm is None:

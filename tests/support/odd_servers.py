@@ -1,4 +1,4 @@
-"""MCP servers in plain Python that are a little off the protocol, as one table: what each does, and what comes of it.
+"""MCP servers that deviate slightly from the protocol, as one table: what each does, and what a model and a person get.
 
 `RESULTS` are odd results of tools: one server offers a tool for each, named after it. `SERVERS` are odd in their
 handshake, their list or the form of their messages: each offers `hello`, which answers MARK. As a script it is such a
@@ -42,7 +42,7 @@ class Result:
     eras: tuple[str, ...] = ERAS
 
 
-def _old(*args: Any, **fields: Any) -> Result:
+def _legacy(*args: Any, **fields: Any) -> Result:
     """Return a result that is odd in the handshake's era alone."""
     return Result(*args, eras=(HANDSHAKE,), **fields)
 
@@ -88,8 +88,8 @@ RESULTS = [
     Result("text-number", {"content": [{"type": "text", "text": 42}]}, gets=("42",), says="content.0.text is a number"),
     Result("text-elsewhere", {"content": [{"type": "text", "value": MARK}]}, says="content.0.text is missing"),
     Result("null-fields", {"content": [{**TEXT, "annotations": None, "_meta": None}]}),
-    _old("odd-annotations", {"content": [{**TEXT, "annotations": {"priority": "high"}}]}, says="annotations"),
-    _old("odd-audience", {"content": [{**TEXT, "annotations": {"audience": ["bot"]}}]}, says="annotations"),
+    _legacy("odd-annotations", {"content": [{**TEXT, "annotations": {"priority": "high"}}]}, says="annotations"),
+    _legacy("odd-audience", {"content": [{**TEXT, "annotations": {"audience": ["bot"]}}]}, says="annotations"),
     Result("annotations-list", {"content": [{**TEXT, "annotations": []}]}, says="annotations"),
     Result("odd-block-meta", {"content": [{**TEXT, "_meta": "x"}]}, says="_meta"),
     # bytes
@@ -132,9 +132,9 @@ RESULTS = [
     ),
     Result("resource-void", {"content": [{"type": "resource", "resource": {"uri": f"a:{MARK}"}}]}, says="resource"),
     # structured content
-    _old("structured-list", {"content": [], "structuredContent": [MARK]}, says="structuredContent is a list"),
-    _old("structured-text", {"content": [TEXT], "structuredContent": OTHER}, gets=(MARK, OTHER), says="is a text"),
-    _old("structured-number", {"content": [TEXT], "structuredContent": 7}, gets=(MARK, "7"), says="is a number"),
+    _legacy("structured-list", {"content": [], "structuredContent": [MARK]}, says="structuredContent is a list"),
+    _legacy("structured-text", {"content": [TEXT], "structuredContent": OTHER}, gets=(MARK, OTHER), says="is a text"),
+    _legacy("structured-number", {"content": [TEXT], "structuredContent": 7}, gets=(MARK, "7"), says="is a number"),
     Result("structured-any", {"content": [], "structuredContent": [MARK]}, eras=(STATELESS,)),
     Result("both", {"content": [TEXT], "structuredContent": {"a": OTHER}}, gets=(MARK, OTHER)),
     Result("both-odd", {"content": TEXT, "structuredContent": {"a": OTHER}}, gets=(MARK, OTHER), says="content is"),
@@ -163,7 +163,7 @@ RESULTS = [
         output_schema=NEEDS_N,
     ),
     Result("schema-unanswered", {"content": [TEXT]}, says="no structured content", output_schema=NEEDS_N),
-    _old(
+    _legacy(
         "schema-of-list",
         {"content": [TEXT], "structuredContent": [OTHER]},
         gets=(MARK, OTHER),
@@ -201,7 +201,7 @@ HELLO = tool("hello")
 Page = Callable[[str | None], Mapping[str, Any]]
 
 
-def _endless(cursor: str | None) -> dict[str, Any]:
+def _endless_page(cursor: str | None) -> dict[str, Any]:
     number = int(cursor or 0)
     return {"tools": [HELLO if number == 0 else tool(f"tool{number}")], "nextCursor": str(number + 1)}
 
@@ -209,11 +209,11 @@ def _endless(cursor: str | None) -> dict[str, Any]:
 _NUMBERS = count(1)
 
 
-def _ignoring(_: str | None) -> dict[str, Any]:
+def _ignore_cursor(_: str | None) -> dict[str, Any]:
     return {"tools": [HELLO, tool("more")], "nextCursor": f"c{next(_NUMBERS)}"}
 
 
-def _cyclic(cursor: str | None) -> dict[str, Any]:
+def _cyclic_page(cursor: str | None) -> dict[str, Any]:
     return {
         None: {"tools": [HELLO], "nextCursor": "a"},
         "a": {"tools": [tool("more")], "nextCursor": "b"},
@@ -221,15 +221,15 @@ def _cyclic(cursor: str | None) -> dict[str, Any]:
     }[cursor]
 
 
-def _slow(cursor: str | None) -> dict[str, Any]:
+def _slow_page(cursor: str | None) -> dict[str, Any]:
     if cursor is not None:
         time.sleep(1)
-    return _endless(cursor)
+    return _endless_page(cursor)
 
 
 @dataclass(frozen=True)
 class Server:
-    """Odd server: what it does in place of a plain one, the tools that come of it, and what a person sees."""
+    """Odd server: its deviation from a plain one, the tools that it still has, and the line that a person sees."""
 
     name: str
     says: str = ""  # nothing may be said where it is empty
@@ -255,7 +255,7 @@ def _http(name: str, kind: str, form: Callable[[str], str] = str, says: str = ""
     return Server(name, says, body=(kind, form), only="http", eras=ERAS, **fields)
 
 
-def _answer(**changed: Any) -> Callable[[dict[str, Any]], str]:
+def _with_changed_keys(**changed: Any) -> Callable[[dict[str, Any]], str]:
     """Write answers with other keys, None for absent ones; other messages as they are."""
 
     def dress(message: dict[str, Any]) -> str:
@@ -323,14 +323,14 @@ SERVERS = [
     _stdio("pretty", refused="over several lines", dress=lambda message: json.dumps(message, indent=1)),
     _stdio("echo", '"initialize"', first=b'< {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n'),
     # envelopes
-    Server("id-text", dress=_answer(id=lambda message: str(message["id"])), eras=ERAS),
-    Server("id-float", "id is", dress=_answer(id=lambda message: float(message["id"])), eras=ERAS),
-    Server("id-null", "id is null", dress=_answer(id=None), eras=ERAS),
-    Server("error-null", dress=_answer(error=None), eras=ERAS),
-    Server("error-empty", "error is an object", dress=_answer(error={}), eras=ERAS),
-    Server("no-version", "jsonrpc is missing", dress=_answer(jsonrpc=ABSENT), eras=ERAS),
-    Server("version-2", "jsonrpc is a number", dress=_answer(jsonrpc=2.0), eras=ERAS),
-    Server("method-echoed", "method", dress=_answer(method="x"), eras=ERAS),
+    Server("id-text", dress=_with_changed_keys(id=lambda message: str(message["id"])), eras=ERAS),
+    Server("id-float", "id is", dress=_with_changed_keys(id=lambda message: float(message["id"])), eras=ERAS),
+    Server("id-null", "id is null", dress=_with_changed_keys(id=None), eras=ERAS),
+    Server("error-null", dress=_with_changed_keys(error=None), eras=ERAS),
+    Server("error-empty", "error is an object", dress=_with_changed_keys(error={}), eras=ERAS),
+    Server("no-version", "jsonrpc is missing", dress=_with_changed_keys(jsonrpc=ABSENT), eras=ERAS),
+    Server("version-2", "jsonrpc is a number", dress=_with_changed_keys(jsonrpc=2.0), eras=ERAS),
+    Server("method-echoed", "method", dress=_with_changed_keys(method="x"), eras=ERAS),
     _with_damage("half-character", lambda text: text.replace('"odd"', '"od\\ud83d"')),
     _with_damage("latin-1", lambda text: text.replace('"odd"', '"\udce9"')),
     _with_damage("control", lambda text: text.replace('"odd"', '"o\t\x01d"')),
@@ -369,10 +369,10 @@ SERVERS = [
         "cursor-object", "nextCursor is an obj", page=lambda _: {"tools": [HELLO], "nextCursor": {"a": 1}}, eras=ERAS
     ),
     Server("cursor-repeated", "repeats", page=lambda _: {"tools": [HELLO], "nextCursor": "a"}, eras=ERAS),
-    Server("cursor-cyclic", "repeats", page=_cyclic, lists=("hello", "more", "most"), eras=ERAS),
-    Server("cursor-ignored", "the same tools", page=_ignoring, lists=("hello", "more"), eras=ERAS),
-    Server("pages-endless", "more than 100 pages", page=_endless, lists=("hello", *MANY), eras=ERAS),
-    Server("pages-slow", "in time", page=_slow, lists=..., eras=ERAS),  # type: ignore[arg-type]
+    Server("cursor-cyclic", "repeats", page=_cyclic_page, lists=("hello", "more", "most"), eras=ERAS),
+    Server("cursor-ignored", "the same tools", page=_ignore_cursor, lists=("hello", "more"), eras=ERAS),
+    Server("pages-endless", "more than 100 pages", page=_endless_page, lists=("hello", *MANY), eras=ERAS),
+    Server("pages-slow", "in time", page=_slow_page, lists=..., eras=ERAS),  # type: ignore[arg-type]
     Server(
         "second-page-fails", "second page", page=lambda c: {"tools": [HELLO], "nextCursor": "b"} if c is None else None
     ),  # type: ignore[arg-type, return-value]
@@ -420,24 +420,24 @@ class Playing:
         """Return what it writes on a message."""
         if "id" not in message or "method" not in message:
             return None
-        answer = self._result(message["method"], message.get("params") or {})
+        answer = self._result_of(message["method"], message.get("params") or {})
         if answer is None:
             return None
         made = {"jsonrpc": "2.0", "id": message["id"], **answer}
         return self.server.dress(made)
 
-    def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _result_of(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
         if method in ("initialize", "server/discover"):
-            return self._greeting(method, params)
+            return self._greeting_result(method, params)
         if method == "tools/list":
-            return self._tools(params)
+            return self._tools_result(params)
         if method == "tools/call":
-            return self._complete(self._call(params["name"]))
+            return self._add_required_fields(self._call_result(params["name"]))
         if self.server.ignores_unknown:
             return None
         return {"error": {"code": -32601, "message": "no such method"}}
 
-    def _greeting(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _greeting_result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
         if (method == "server/discover") != (self.era == STATELESS):
             if self.server.ignores_unknown:
                 return None
@@ -451,23 +451,23 @@ class Playing:
             plain |= {"protocolVersion": HANDSHAKE, "serverInfo": {"name": "odd", "version": "1"}}
         return {"result": without_absent({**plain, **self.server.initialize})}
 
-    def _tools(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _tools_result(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
         if self.is_results:
             named = [one for one in RESULTS if self.era in one.eras]
             schemas = {one.name: {"outputSchema": one.output_schema} for one in named if one.output_schema is not None}
-            return self._complete({"tools": [tool(one.name, **schemas.get(one.name, {})) for one in named]})
+            return self._add_required_fields({"tools": [tool(one.name, **schemas.get(one.name, {})) for one in named]})
         if self.server.tools is ...:
             return None
         if self.server.tools is None:
             return {"error": {"code": -32601, "message": "no tools here"}}
         page = self.server.page
         found = page(params.get("cursor")) if page is not None else {"tools": list(self.server.tools)}
-        return {"error": {"code": -32603, "message": "no more"}} if found is None else self._complete(found)
+        return {"error": {"code": -32603, "message": "no more"}} if found is None else self._add_required_fields(found)
 
-    def _call(self, name: str) -> Any:
+    def _call_result(self, name: str) -> Any:
         return next(one.value for one in RESULTS if one.name == name) if self.is_results else {"content": [TEXT]}
 
-    def _complete(self, result: Any) -> dict[str, Any]:
+    def _add_required_fields(self, result: Any) -> dict[str, Any]:
         fresh = {**FRESH} if self.era == STATELESS else {}
         made = {**fresh, **result} if isinstance(result, dict) else result
         return {"result": without_absent(made) if isinstance(made, dict) else made}

@@ -39,7 +39,7 @@ class Walk:
         return self.folder.with_name(f"{self.folder.name}.shell")
 
     def follow(self, text: str) -> None:
-        """Do what a page, or a part of one, says."""
+        """Carry out the instructions of a page, or of a part of one."""
         for language, title, content in blocks(text):
             if title is not None:
                 file = self.current_folder() / title

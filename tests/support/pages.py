@@ -26,7 +26,7 @@ def page(name: str) -> str:
 
 
 def keep_part(name: str, printed: str, wanted: str) -> str:
-    """Return a part of a page; with `PERSTACK_KEEP_SCREENS=1`, once the page has what is wanted instead."""
+    """Return a part of a page. With `PERSTACK_KEEP_SCREENS=1`, first replace it by the wanted text."""
     if printed == wanted or not os.environ.get("PERSTACK_KEEP_SCREENS"):
         return printed
     (ROOT / name).write_text(page(name).replace(printed, wanted, 1))

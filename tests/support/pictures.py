@@ -56,7 +56,7 @@ def as_image(data: bytes) -> Image.Image:
 
 
 class MediaSkill(SkillFactory, SkillSession):
-    """A skill `showing` whose tool `show` returns media, given with the type that it calls each, one list a call."""
+    """A skill `showing` whose tool `show` returns media: for each call a list of types and contents."""
 
     name = "showing"
 

@@ -58,7 +58,7 @@ class _Between(ABC):
 
 
 class Proxy(_Between):
-    """Forwards traffic until it is told to interfere."""
+    """Proxy that forwards traffic until it is told to interfere."""
 
     def __init__(self, server: Path) -> None:
         self.server = server
@@ -81,7 +81,7 @@ class Proxy(_Between):
         return self._at is None
 
     def darken(self) -> None:
-        """Forward nothing from now on, like a pulled cable."""
+        """Forward nothing from now on, as behind a pulled cable."""
         self._lit.clear()
 
     def lighten(self) -> None:
@@ -206,10 +206,7 @@ Mode = Literal["session", "transaction"]
 
 
 class Pooler(_Between):
-    """Pools server sessions like pgbouncer: per client connection, or per transaction.
-
-    Supports only what the tests need: one user, one database, no passwords.
-    """
+    """Pool of server sessions like pgbouncer's: per client connection, or per transaction."""
 
     def __init__(self, server: Path, mode: Mode) -> None:
         self._server, self._mode = server, mode

@@ -41,7 +41,7 @@ class PostgresServer:
         self.within: tuple[str, ...] = ()
         """Command prefix to start it with, such as `ip netns exec NAME setpriv …`."""
         command = [self._programs / "initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"]
-        self._run([*command, "--locale=C", "-D", self.data])
+        self._run_program([*command, "--locale=C", "-D", self.data])
 
     @property
     def data(self) -> Path:
@@ -101,6 +101,6 @@ class PostgresServer:
             cursor = connection.execute(query, values or None)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
 
-    def _run(self, command: list[str | Path]) -> None:
+    def _run_program(self, command: list[str | Path]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, **self._as)  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr

@@ -111,10 +111,10 @@ def at_work(folder: Path) -> dict[tuple[int, str], str]:
     but still in the folder of its test. Empty on systems without /proc.
     """
     strangers = _STRANGERS.setdefault(folder, set())
-    entries = _there()
+    entries = _list_processes()
     # unrelated processes are remembered and skipped: this is called after each of thousands of tests
     strangers &= entries
-    stats = {pid: stat for pid, _ in entries - strangers if (stat := _stat(pid))}
+    stats = {pid: stat for pid, _ in entries - strangers if (stat := _read_stat(pid))}
     descendants = {os.getpid()}
     for pid in sorted(stats):
         # a child has the greater id, except in the rare case that ids wrap around
@@ -122,10 +122,10 @@ def at_work(folder: Path) -> dict[tuple[int, str], str]:
             descendants.add(pid)
     strangers |= {(pid, inode) for pid, inode in entries if pid in stats and pid not in descendants}
     descendants.discard(os.getpid())
-    return {(pid, stats[pid][2]): _command(pid) for pid in descendants if stats[pid][0] not in "ZX"}
+    return {(pid, stats[pid][2]): _read_command(pid) for pid in descendants if stats[pid][0] not in "ZX"}
 
 
-def _there() -> set[tuple[int, int]]:
+def _list_processes() -> set[tuple[int, int]]:
     """Return every process: its id, and the inode of its /proc entry, which differs when an id is reused."""
     try:
         with os.scandir("/proc") as entries:
@@ -134,7 +134,7 @@ def _there() -> set[tuple[int, int]]:
         return set()
 
 
-def _stat(pid: int) -> tuple[str, int, str] | None:
+def _read_stat(pid: int) -> tuple[str, int, str] | None:
     """Return state, parent and start time of a process; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -150,7 +150,7 @@ def _works_in(pid: int, folder: Path) -> bool:
         return False
 
 
-def _command(pid: int) -> str:
+def _read_command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
     except OSError:

@@ -26,7 +26,7 @@ def table() -> str:
     forms = [f"- {name}: {meaning}" for name, meaning in sorted(FORMS.items())]
     return "\n".join(
         [
-            *lines(_COLUMNS, map(_cells, (*PROFILES, PLAIN))),
+            *lines(_COLUMNS, map(_table_cells, (*PROFILES, PLAIN))),
             "",
             "What is not sent, besides fields of the request and (`messages.`) of its messages:",
             "",
@@ -36,7 +36,7 @@ def table() -> str:
     )
 
 
-def _cells(profile: Profile) -> list[str]:
+def _table_cells(profile: Profile) -> list[str]:
     variables = [*profile.keys, *profile.address_variables]
     required = profile.needs_reasoning and f"; `{profile.needs_reasoning}` in every reply with calls"
     return [

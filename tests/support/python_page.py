@@ -106,23 +106,25 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 def page() -> str:
     """Return the text of the page."""
-    return HEAD + "".join(f"\n## {title}\n\n{_part(*part)}" for title, part in PARTS.items())
+    return HEAD + "".join(f"\n## {title}\n\n{_render_part(*part)}" for title, part in PARTS.items())
 
 
-def _part(about: str, names: tuple[str, ...], examples: tuple[str, ...]) -> str:
+def _render_part(about: str, names: tuple[str, ...], examples: tuple[str, ...]) -> str:
     text = f"{about}\n"
     for name in examples:
         text += f'\n```python title="{name}"\n{(EXAMPLES / name).read_text()}```\n'
-    return text + "".join(_entry(name) for name in names)
+    return text + "".join(_render_entry(name) for name in names)
 
 
-def _entry(name: str) -> str:
+def _render_entry(name: str) -> str:
     shown, about = _describe(name, getattr(perstack, name))
     methods = ""
     if name in ("Host", "JobStream"):
         for method, found in inspect.getmembers(getattr(perstack, name), _is_method):
             if not method.startswith("_") and method not in ("is_asking", "answer" if name == "JobStream" else ""):
-                methods += f"\n```python\n{_signature(f'{name}.{method}', found)}\n```\n\n{_prose(found)}\n"
+                methods += (
+                    f"\n```python\n{_render_signature(f'{name}.{method}', found)}\n```\n\n{_render_docstring(found)}\n"
+                )
     return f"\n### {name.strip('_')}\n\n```python\n{shown}\n```\n\n{about}\n{methods}"
 
 
@@ -132,27 +134,27 @@ def _is_method(found: object) -> bool:
 
 def _describe(name: str, found: object) -> tuple[str, str]:
     if _is_method(found):
-        return _signature(name, found), _prose(found)
+        return _render_signature(name, found), _render_docstring(found)
     if isinstance(found, type) and issubclass(found, BaseModel):
         others = {field: other for other, field in getattr(found, "argument_names", {}).items()}
         required = [others.get(field, field) for field, about in found.model_fields.items() if about.is_required()]
         more = ["…"] if len(required) < len(found.model_fields) else []
         rows = "Its fields are those of `JobSummary`." if found is perstack.ParsedJob else table_of(found)
-        return f"{name}({', '.join([*required, *more])})", f"{_prose(found)}\n\n{rows}"
+        return f"{name}({', '.join([*required, *more])})", f"{_render_docstring(found)}\n\n{rows}"
     if found is perstack.Overrides:
-        return "Overrides(…)", f"{_prose(found)}\n\n{table_of(found)}"
+        return "Overrides(…)", f"{_render_docstring(found)}\n\n{table_of(found)}"
     if found is perstack.JobStream:
-        return "class JobStream", _prose(found)
+        return "class JobStream", _render_docstring(found)
     if isinstance(found, type) and not issubclass(found, BaseException):
-        return _signature(name, found), _prose(found)
+        return _render_signature(name, found), _render_docstring(found)
     if isinstance(found, type):
-        return f"class {name}({found.__bases__[0].__name__})", _prose(found)
+        return f"class {name}({found.__bases__[0].__name__})", _render_docstring(found)
     if name == "__version__":
         return "__version__: str", "Version of the package."
-    return _alias(name)
+    return _read_alias(name)
 
 
-def _signature(name: str, found: object) -> str:
+def _render_signature(name: str, found: object) -> str:
     signature = inspect.signature(found)  # type: ignore[arg-type]
     parameters = [one for key, one in signature.parameters.items() if key != "self"]
     returned = signature.return_annotation
@@ -162,13 +164,13 @@ def _signature(name: str, found: object) -> str:
         if one.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
         annotation = "" if one.annotation is inspect.Parameter.empty else f": {one.annotation}"
-        default = "" if one.default is inspect.Parameter.empty else f" = {_default(one.default)}"
+        default = "" if one.default is inspect.Parameter.empty else f" = {_render_default(one.default)}"
         parts.append(f"{one.name}{annotation}{default}")
     text = f"{name}({', '.join(parts)}){arrow}"
     return text if len(text) <= 110 else "\n".join([f"{name}(", *(f"    {one}," for one in parts), f"){arrow}"])
 
 
-def _default(value: object) -> str:
+def _render_default(value: object) -> str:
     return (
         f'"{value}"'
         if isinstance(value, str)
@@ -178,13 +180,13 @@ def _default(value: object) -> str:
     )
 
 
-def _prose(found: object) -> str:
+def _render_docstring(found: object) -> str:
     text = inspect.getdoc(found) or ""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if not part.startswith("    ")]
     return "\n\n".join(paragraphs).replace("See `Jobs.", "See `host.jobs.")
 
 
-def _alias(name: str) -> tuple[str, str]:
+def _read_alias(name: str) -> tuple[str, str]:
     module = import_module(perstack._HOME_OF[name])
     body = ast.parse(inspect.getsource(module)).body
     for node, after in zip(body, [*body[1:], None], strict=True):

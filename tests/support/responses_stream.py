@@ -57,7 +57,7 @@ def events_of(*output: dict[str, Any], **end: Any) -> list[dict[str, Any]]:
         if "arguments" in item:
             begun["arguments"] = ""
         found.append({"type": "response.output_item.added", "output_index": index, "item": begun})
-        found += _deltas(item, {"item_id": item["id"], "output_index": index})
+        found += _delta_events(item, {"item_id": item["id"], "output_index": index})
         found.append({"type": "response.output_item.done", "output_index": index, "item": item})
     whole = response([*output], **end)
     found.append({"type": f"response.{whole['status']}", "response": whole})
@@ -76,23 +76,23 @@ def stream_of(events: list[dict[str, Any]]) -> bytes:
     return "".join(texts).encode()
 
 
-def _deltas(item: dict[str, Any], where: dict[str, Any]) -> list[dict[str, Any]]:
+def _delta_events(item: dict[str, Any], where: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for at, part in enumerate(item.get("summary", ())):
         place = {**where, "summary_index": at}
         empty = {"type": "summary_text", "text": ""}
         found.append({"type": "response.reasoning_summary_part.added", **place, "part": empty})
-        found += _pieces("response.reasoning_summary_text.delta", part["text"], place)
+        found += _piece_events("response.reasoning_summary_text.delta", part["text"], place)
     for at, part in enumerate(item.get("content", ())):
         place, is_text = {**where, "content_index": at}, part["type"] == "output_text"
         empty = {**part, "text" if is_text else "refusal": ""}
         found.append({"type": "response.content_part.added", **place, "part": empty})
         if is_text:
-            found += _pieces("response.output_text.delta", part["text"], {**place, "logprobs": []})
+            found += _piece_events("response.output_text.delta", part["text"], {**place, "logprobs": []})
         else:
-            found += _pieces("response.refusal.delta", part["refusal"], place)
-    return found + _pieces("response.function_call_arguments.delta", item.get("arguments", ""), where)
+            found += _piece_events("response.refusal.delta", part["refusal"], place)
+    return found + _piece_events("response.function_call_arguments.delta", item.get("arguments", ""), where)
 
 
-def _pieces(kind: str, text: str, where: dict[str, Any]) -> list[dict[str, Any]]:
+def _piece_events(kind: str, text: str, where: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": kind, **where, "delta": text[at : at + 4]} for at in range(0, len(text), 4)]

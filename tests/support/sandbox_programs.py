@@ -48,10 +48,10 @@ class Box:
 
     def run(self, line: str, *, inside: bool = True, seconds: float = 30, **env: str) -> Ran:
         """Run a shell line, in the sandbox or outside."""
-        return wait_for(self._run(("sh", "-c", line), env, inside), seconds)
+        return wait_for(self._run_program(("sh", "-c", line), env, inside), seconds)
 
     def python(self, code: str, *, inside: bool = True) -> Ran:
-        return wait_for(self._run((PYTHON, "-c", code), {}, inside))
+        return wait_for(self._run_program((PYTHON, "-c", code), {}, inside))
 
     def with_policy(self, **fields: object) -> Box:
         return replace(self, policy=self.policy.model_copy(update=fields))
@@ -62,7 +62,7 @@ class Box:
         python = (Path(sys.base_prefix),)
         return Program(("sh", "-c", line), self.workspace, env, DEVNULL, DEVNULL, DEVNULL, readable=python)
 
-    async def _run(self, argv: tuple[str, ...], env: dict[str, str], inside: bool) -> Ran:
+    async def _run_program(self, argv: tuple[str, ...], env: dict[str, str], inside: bool) -> Ran:
         factory = BubblewrapFactory()
         runtime = await factory.prepare(self.policy, self.around) if inside else LOCAL_RUNTIME
         out = self.elsewhere / "out"

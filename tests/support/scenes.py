@@ -74,7 +74,7 @@ Scene = Callable[[Screen], Awaitable[None]]
 
 
 class DiesAtAnEdit(CrashingStorage):
-    """A storage whose process dies after recording that it edits a file."""
+    """A storage whose process dies after recording the decision to edit a file."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if self.point is None and any(b'"callTools"' in one and b'"editTextFile"' in one for one in records):
@@ -98,17 +98,17 @@ async def choose(screen: Screen) -> None:
 
 async def work(screen: Screen) -> None:
     """Show a plan, two delegates, and a text that is being streamed."""
-    await _begin(screen, "lead", "Write a haiku about a frog")
+    await _begin_job(screen, "lead", "Write a haiku about a frog")
     await screen.sees("7 steps", "The", "at work")
 
 
 async def question(screen: Screen) -> None:
-    await _begin(screen, "guest", "Serve me something")
+    await _begin_job(screen, "guest", "Serve me something")
     await screen.sees("What will you drink?", "3. Water", "? waits for you")
 
 
 async def approval(screen: Screen) -> None:
-    await _begin(screen, "releaser", "Release it")
+    await _begin_job(screen, "releaser", "Release it")
     await screen.sees("wants to call")
     if "Tab, then" in screen.text():  # keys still go to the text that was just typed
         await screen.press("tab")
@@ -129,7 +129,7 @@ async def scrolled(screen: Screen) -> None:
 
 
 async def find(screen: Screen) -> None:
-    """Show a place that a search has found."""
+    """Show a match of a search."""
     await folded(screen)
     await screen.press("ctrl+f")
     await screen.sees("find:")
@@ -139,7 +139,7 @@ async def find(screen: Screen) -> None:
 
 async def model(screen: Screen) -> None:
     """Show the models, with a typed name that is nearly one of them."""
-    await _choose(screen, "lead")
+    await _select_by_key(screen, "lead")
     await screen.press("f4")
     await screen.sees("in force")
     await screen.type("scriptd")
@@ -156,7 +156,7 @@ async def tabs(screen: Screen) -> None:
     await question(screen)
     await screen.press("ctrl+t")
     await screen.sees("2 new")
-    await _begin(screen, "lead", "Write a haiku about a frog")
+    await _begin_job(screen, "lead", "Write a haiku about a frog")
     await screen.sees("✓ completed", "1 guest ?")
 
 
@@ -196,19 +196,19 @@ async def help(screen: Screen) -> None:
     await screen.sees("Show every key")
 
 
-async def _choose(screen: Screen, key: str) -> None:
+async def _select_by_key(screen: Screen, key: str) -> None:
     await screen.type(key)
     await screen.press("enter")
     await screen.sees(f"what should {key} do?")
 
 
-async def _begin(screen: Screen, key: str, query: str) -> None:
-    await _choose(screen, key)
+async def _begin_job(screen: Screen, key: str, query: str) -> None:
+    await _select_by_key(screen, key)
     await screen.type(query)
     await screen.press("enter")
 
 
-async def _at_the_top(screen: Screen, *words: str) -> None:
+async def _scroll_to_top(screen: Screen, *words: str) -> None:
     """Scroll to the top until it stays there: late drawing may still follow the end."""
 
     def there(seen: str) -> bool:
@@ -220,15 +220,15 @@ async def _at_the_top(screen: Screen, *words: str) -> None:
 
 async def folded(screen: Screen) -> None:
     """Show two finished delegates and the resulting text."""
-    await _begin(screen, "lead", "Write a haiku about a frog")
+    await _begin_job(screen, "lead", "Write a haiku about a frog")
     await screen.sees("✓ completed")
-    await _at_the_top(screen, "❯ Write a haiku", "▸ ✓ writer#2")
+    await _scroll_to_top(screen, "❯ Write a haiku", "▸ ✓ writer#2")
 
 
 async def unfolded(screen: Screen) -> None:
     await folded(screen)
     await screen.press("ctrl+o", "tab", "up", "up")
-    await _at_the_top(screen, "❯ Write a haiku", "▾ ✓ writer#2", "think")
+    await _scroll_to_top(screen, "❯ Write a haiku", "▾ ✓ writer#2", "think")
 
 
 async def no_color(screen: Screen) -> None:
@@ -236,8 +236,8 @@ async def no_color(screen: Screen) -> None:
 
 
 async def draft(screen: Screen) -> None:
-    """Show a question while a text that was begun before it is put aside."""
-    await _choose(screen, "guest")
+    """Show a question that puts aside a text which was being typed."""
+    await _select_by_key(screen, "guest")
     await screen.type("Serve me something")
     await screen.press("enter", *"And then")
     await screen.sees("What will you drink?", "your draft comes back after it", "│ your answer")
@@ -284,7 +284,7 @@ async def agree(screen: Screen) -> None:
 
 async def checkpoints(screen: Screen) -> None:
     """Show the checkpoints of a Job with delegates."""
-    await _past(screen)
+    await _open_history(screen)
     await screen.press("tab")
     await screen.sees("Runs  Checkpoints  Events", "Step 1 (frog-1-", "completed")
 
@@ -378,7 +378,7 @@ async def again(screen: Screen) -> None:
     await screen.sees("What will you drink?", "3. Water", "another answer, in a branch from tea-1-")
 
 
-async def _past(screen: Screen) -> None:
+async def _open_history(screen: Screen) -> None:
     """Show a Job with two Coordinator Runs in the History."""
     host = screen.app.host
     recording(host)

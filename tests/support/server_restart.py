@@ -39,14 +39,14 @@ class Jobs:
         """Run all Jobs while `restart` runs. Return a report."""
         for name in self._names:
             (self._workspace / f"{name}.txt").touch()
-        async with asyncio.timeout(_SECONDS), self._bench.host(self._turn, expert("boss")) as host:
+        async with asyncio.timeout(_SECONDS), self._bench.host(self._next_turn, expert("boss")) as host:
             async with asyncio.TaskGroup() as group:
                 for name in self._names:
-                    group.create_task(self._driven(host, name))
+                    group.create_task(self._drive(host, name))
                 await self.steps_of_all(_BEFORE)
                 await restart()
                 self._is_back.set()
-            lines = [await self._checked(host, name) for name in self._names]
+            lines = [await self._check_job(host, name) for name in self._names]
         return f"{len(lines)} Jobs of {sum(lines)} steps, {len(self.said)} ended meanwhile and were resumed"
 
     async def steps_of_all(self, number: int) -> None:
@@ -56,7 +56,7 @@ class Jobs:
             self._has_come_on.clear()
             await self._has_come_on.wait()
 
-    async def _driven(self, host: Host, name: str) -> None:
+    async def _drive(self, host: Host, name: str) -> None:
         try:
             await host.run("boss", name, job_id=name)
         except StorageError as error:
@@ -66,7 +66,7 @@ class Jobs:
             await self._is_back.wait()
             await host.resume(name)
 
-    def _turn(self, request: GenerationRequest) -> Turn:
+    def _next_turn(self, request: GenerationRequest) -> Turn:
         name = job_of_run(request.run_id)
         self._steps[name] = request.step
         self._has_come_on.set()
@@ -74,7 +74,7 @@ class Jobs:
             return text("done")
         return turn(tool("appendTextFile", {"path": f"{name}.txt", "text": f"{request.step}\n"}))
 
-    async def _checked(self, host: Host, name: str) -> int:
+    async def _check_job(self, host: Host, name: str) -> int:
         job = await host.job(name)
         assert job.status == "completed", (name, job.status, job.error, self.said)
         assert (await host.audit.verify(name)).findings == ()

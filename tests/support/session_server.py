@@ -19,7 +19,7 @@ Refusal = tuple[int, str, str]
 
 
 class SessionServer:
-    """Knows its sessions, counts what it is asked, and does wrong what a test sets."""
+    """Server that counts its requests, and misbehaves as a test sets it."""
 
     def __init__(self) -> None:
         self.refusal: Refusal = PLAIN  # how a request of an unknown session is refused
@@ -203,7 +203,7 @@ def free_port() -> int:
 
 
 def soon(seconds: float, do: Callable[[], object]) -> Thread:
-    """Do something a little later, in a thread."""
+    """Call a function after a delay, in a thread."""
 
     def later() -> None:
         time.sleep(seconds)

@@ -310,7 +310,7 @@ class Shell:
 
 
 def is_safe_to_run(script: str) -> bool:
-    """Return whether a script surely ends: recursive functions and endless loops are not run."""
+    """Return whether a script certainly ends: recursive functions and endless loops are not run."""
     names = set(re.findall(r"([^\s;&|(){}]+)\s*\(\s*\)", script))
     return (
         names <= {"fun"}

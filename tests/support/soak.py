@@ -175,7 +175,7 @@ class Soak:
     # --- one Job --------------------------------------------------------------------------------------------------
 
     async def drive_job(self, host: Host, job_id: str) -> None:
-        """Drive a Job from its start to its end, whatever happens."""
+        """Drive a Job to its end, through every fault."""
         plan = self.plan(STAGES, 8)
         query, key = query_for(plan, job_id), "served" if "serve" in plan else "boss"
         for _ in range(MOST_TRIES):
@@ -286,7 +286,7 @@ def megabytes() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def _threads() -> tuple[str, ...]:
+def _thread_names() -> tuple[str, ...]:
     for one in threading.enumerate():
         if one is not threading.current_thread():
             one.join(2)  # it may be ending
@@ -294,12 +294,12 @@ def _threads() -> tuple[str, ...]:
 
 
 def what_is_open() -> Open:
-    """Return the files, threads and child processes of this process."""
+    """Return this process's open files, threads and child processes."""
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return Open(_files(), _threads(), sum(map(len, children)))
+    return Open(_open_files(), _thread_names(), sum(map(len, children)))
 
 
-def _files() -> tuple[str, ...]:
+def _open_files() -> tuple[str, ...]:
     found: list[str] = []
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the descriptor of the folder itself

@@ -63,7 +63,7 @@ def replace_line(workspace: Path, storage: str, run: RunRef, seq: int, line: byt
         assert _edit_on_server(storage, where, None, line, *run, seq) == 1
         return
     if scheme == "s3":
-        assert _edit_objects(place, f"jobs/logs/{run.job_id}/", _puts(run, seq, line)) == 1
+        assert _edit_objects(place, f"jobs/logs/{run.job_id}/", _replacing_line(run, seq, line)) == 1
         return
     path = workspace / place / "jobs" / run.job_id / "runs" / run.run_id / "events.jsonl"
     lines = path.read_bytes().splitlines()
@@ -93,7 +93,7 @@ def _edit_objects(place: str, part: str, change: Callable[[str, bytes], bytes]) 
     """Apply a change to each object with `part` in its name. Return the number of changed objects."""
     import obstore  # takes time, and few tests need it
 
-    store, changed = _objects_of(place), 0
+    store, changed = _object_store(place), 0
     for name, data in _all_objects(place):
         if part in name and (other := change(name, data)) != data:
             obstore.put(store, name, other)
@@ -101,7 +101,7 @@ def _edit_objects(place: str, part: str, change: Callable[[str, bytes], bytes]) 
     return changed
 
 
-def _puts(run: RunRef, seq: int, line: bytes) -> Callable[[str, bytes], bytes]:
+def _replacing_line(run: RunRef, seq: int, line: bytes) -> Callable[[str, bytes], bytes]:
     """Return a change that replaces a line in a Run's append objects. Each has a header line before its records."""
     past = 0
 
@@ -122,13 +122,13 @@ def _all_objects(place: str) -> Iterator[tuple[str, bytes]]:
     """Yield the objects of a store, sorted by name."""
     import obstore  # takes time, and few tests need it
 
-    store = _objects_of(place)
+    store = _object_store(place)
     names = sorted(meta["path"] for page in obstore.list(store) for meta in page)
     for name in names:
         yield name, bytes(obstore.get(store, name).bytes())
 
 
-def _objects_of(place: str) -> S3Store:
+def _object_store(place: str) -> S3Store:
     from s3_server import bucket
 
     return bucket(os.environ["AWS_ENDPOINT_URL_S3"], place.removeprefix("//").partition("/")[2])

@@ -90,17 +90,17 @@ def main(folder: Path | None) -> None:
                     with person(browser, server, viewport=view, color_scheme=scheme) as me:
                         me.expected = {404}
                         if folder is not None:
-                            _all(me, folder, f"{width}-{scheme}")
+                            _take_pictures(me, folder, f"{width}-{scheme}")
                         elif width != 1920:
-                            _kept(me, width, scheme)
+                            _take_picture(me, width, scheme)
 
 
-def _all(me: Person, folder: Path, name: str) -> None:
+def _take_pictures(me: Person, folder: Path, name: str) -> None:
     for path, page in crawl(me, "/", "/jobs", "/jobs/trip", "/experts/planner/start"):
         picture(page, folder / f"{kind_of(path).strip('/').replace('/', '_').replace('?', '_') or 'inbox'}-{name}.png")
 
 
-def _kept(me: Person, width: int, scheme: str) -> None:
+def _take_picture(me: Person, width: int, scheme: str) -> None:
     wanted = {(1280, "light"): {"job": "/jobs/trip", "conversation": "/jobs/trip/conversation"},
               (1280, "dark"): {"job-dark": "/jobs/trip"}}  # fmt: skip
     page = me.tab("/")

@@ -110,7 +110,7 @@ class Wire:
 
     def shut(self) -> None:
         self._is_open = False
-        self._end_all()
+        self._close_all()
 
     def open(self) -> None:
         self._is_open = True
@@ -120,9 +120,9 @@ class Wire:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._end_all()
+        self._close_all()
 
-    def _end_all(self) -> None:
+    def _close_all(self) -> None:
         for one in self._sockets:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -139,9 +139,9 @@ class Wire:
             server = socket.create_connection(("127.0.0.1", self._to))
             self._sockets += [client, server]
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
+                threading.Thread(target=_copy_stream, args=(source, sink), daemon=True).start()
 
 
-def _carry(source: socket.socket, sink: socket.socket) -> None:
+def _copy_stream(source: socket.socket, sink: socket.socket) -> None:
     pump(source, sink)
     source.close()

@@ -55,7 +55,7 @@ inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "strin
 
 @contextmanager
 def trusting(folder: Path) -> Iterator[None]:
-    """Let this process's own Hosts trust the definition in a folder, as if its user had agreed to it."""
+    """Let Hosts of this process trust the definition in a folder, as if its user had agreed to it."""
     before = os.environ.get("PERSTACK_TRUST", "")
     os.environ["PERSTACK_TRUST"] = os.pathsep.join(filter(None, (before, str(folder))))
     try:

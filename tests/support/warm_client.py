@@ -30,7 +30,7 @@ def become(folder: str, script: str) -> NoReturn:
     if any(name.startswith(READ_AT_START) and name != "PYTHONPATH" for name in env):
         os.execve(script, [script, *sys.argv[1:]], env)
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    report = _handed_over(f"{folder}/socket", script, env)
+    report = _hand_over(f"{folder}/socket", script, env)
     command = _read_number(report)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -56,7 +56,7 @@ def _initial_environment() -> dict[str, str]:
         return {name: value for name, _, value in pairs}
 
 
-def _handed_over(address: str, script: str, env: dict[str, str]) -> socket.socket:
+def _hand_over(address: str, script: str, env: dict[str, str]) -> socket.socket:
     """Pass this process's files and settings to the server, and return the socket for its reports."""
     report, theirs = socket.socketpair()
     with theirs, socket.socket(socket.AF_UNIX) as server:

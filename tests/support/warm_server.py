@@ -75,19 +75,19 @@ def serve(control: socket.socket, calls: socket.socket) -> None:
         ready, _, _ = select.select([control, calls, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-            _say_who_ended(reports)
+            _report_ended(reports)
         if calls in ready:
             with calls.accept()[0] as caller, suppress(TimeoutError):
                 caller.settimeout(_PATIENCE)
-                _forked(socket.recv_fds(caller, 1, 4)[1], reports)
+                _fork(socket.recv_fds(caller, 1, 4)[1], reports)
         if control in ready:
             asked, fds, _, _ = socket.recv_fds(control, 1, 4)
             if not asked:
                 return
-            _forked(fds, reports)
+            _fork(fds, reports)
 
 
-def _forked(fds: list[int], reports: dict[int, int]) -> None:
+def _fork(fds: list[int], reports: dict[int, int]) -> None:
     """Fork a new process with these files, the last of which receives the reports."""
     if len(fds) != 4:
         return  # the caller has died meanwhile
@@ -102,7 +102,7 @@ def _forked(fds: list[int], reports: dict[int, int]) -> None:
         os.write(fds[3], b"%d\n" % pid)
 
 
-def _say_who_ended(reports: dict[int, int]) -> None:
+def _report_ended(reports: dict[int, int]) -> None:
     while reports:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -141,7 +141,7 @@ def _run_command(fds: list[int]) -> int:
         _reuse_entry_points(before)
     _open_streams()
     sys.argv = [script or "perstack", *asked["args"]]
-    status = _ran(script)
+    status = _run_script(script)
     return _finish() or status
 
 
@@ -186,7 +186,7 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", new)
 
 
-def _ran(script: str | None) -> int:
+def _run_script(script: str | None) -> int:
     """Run `python -m perstack` or the console script, and return the exit status that Python would use."""
     try:
         if script:
@@ -221,7 +221,7 @@ def _finish() -> int:
     return 0
 
 
-def _modules() -> Iterator[str]:
+def _modules_to_import() -> Iterator[str]:
     """Yield the modules to import beforehand."""
     yield from _ALSO
     for point in entry_points(group="perstack"):
@@ -234,7 +234,7 @@ def _modules() -> Iterator[str]:
 
 
 def _rehearse() -> None:
-    """Import and compile here what a short Job does in a forked process: each command would do it again."""
+    """Import and compile what a short Job needs, by running one in a forked process: each command would repeat it."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -267,7 +267,7 @@ def _report_rehearsal(report: int) -> int:
         Path("perstack.toml").write_text('[experts.one]\ninstruction = "You rehearse."\n')
         sys.argv = ["perstack", "run", "one", "rehearse", "--provider", "scripted"]
         sys.stdout = sys.stderr = nowhere
-        assert _ran(None) == 0
+        assert _run_script(None) == 0
     with os.fdopen(report, "w", encoding="utf-8") as file:
         json.dump([sorted(set(sys.modules) - imported), compiled], file)
     return 0
@@ -285,7 +285,7 @@ def _use_huge_pages() -> None:
 
 
 if __name__ == "__main__":
-    for _name in _modules():
+    for _name in _modules_to_import():
         importlib.import_module(_name)
     build_models()
     compile_dataclasses()

@@ -121,7 +121,7 @@ class Wire(ABC):
         return contains(body, self.no_tools)
 
     def refusal_of(self, body: Any) -> str | None:
-        """Return the vendor's words for a body that breaks a rule of the format; None if none is known."""
+        """Return the vendor's message for a body that breaks a rule of the format; None if no rule is known."""
         return None
 
     def unmarked(self, body: bytes) -> bytes:

@@ -81,7 +81,7 @@ class ChatWire(Wire):
         return [message for message in body["messages"] if message["role"] == "tool"]
 
 
-def _bearer(variable: str) -> dict[str, Any]:
+def _with_bearer(variable: str) -> dict[str, Any]:
     return {"credential": {"authorization": f"Bearer {KEY}"}, "env": {variable: KEY}, "missing": variable}
 
 
@@ -113,7 +113,7 @@ OPENAI = ResponsesWire(
     path="/v1/responses",
     base="/v1",
     setting={"api": "responses", "documents": True, "structuredOutput": True, "name": "A label"},
-    **_bearer("OPENAI_API_KEY"),
+    **_with_bearer("OPENAI_API_KEY"),
     **_RESPONSES,
 )
 COMPATIBLE = ChatWire(
@@ -122,7 +122,7 @@ COMPATIBLE = ChatWire(
     model="my-model",
     path="/v1/chat/completions",
     base="/v1",
-    **_bearer("OPENAI_API_KEY"),
+    **_with_bearer("OPENAI_API_KEY"),
     **_CHAT,
 )
 AZURE = ResponsesWire(title="azure-openai", path="/openai/v1/responses", **_AZURE, **_RESPONSES)
@@ -139,7 +139,7 @@ DEEPSEEK = ChatWire(
     factory=_FACTORY["deepseek"],
     model="deepseek-flash",
     path="/chat/completions",
-    **_bearer("DEEPSEEK_API_KEY"),
+    **_with_bearer("DEEPSEEK_API_KEY"),
     **_CHAT,
 )
 OLLAMA = ChatWire(
@@ -149,6 +149,6 @@ OLLAMA = ChatWire(
     path="/v1/chat/completions",
     thinking="reasoning",
     kept={"as it came": '"reasoning":"Hm, yes."'},
-    **_bearer("OLLAMA_API_KEY") | {"missing": None},
+    **_with_bearer("OLLAMA_API_KEY") | {"missing": None},
     **_CHAT,
 )

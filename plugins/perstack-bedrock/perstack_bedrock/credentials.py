@@ -45,8 +45,8 @@ class AwsAccount:
 
     async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers that sign a POST of `body`. Raises MissingCredential, and ProviderError after a minute."""
-        credentials = self._permanent_credentials() or await self._look_up()
-        return _sign(credentials, self._region, url, body, headers)
+        credentials = self._permanent_credentials() or await self._get_credentials_in_thread()
+        return _sign_request(credentials, self._region, url, body, headers)
 
     def _permanent_credentials(self) -> ReadOnlyCredentials | None:
         """Return known credentials that never expire, so that no renewal can block; None otherwise."""
@@ -56,27 +56,28 @@ class AwsAccount:
             return None
         return self._cached.get_frozen_credentials()
 
-    async def _look_up(self) -> ReadOnlyCredentials:
+    async def _get_credentials_in_thread(self) -> ReadOnlyCredentials:
+        """Find or renew the credentials in a thread, for a bounded time. Raises ProviderError and MissingCredential."""
         async with self._lookup_lock:
             try:
                 async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
-                    return await in_daemon_thread(self._credentials, "AWS credentials")
+                    return await in_daemon_thread(self._get_credentials, "AWS credentials")
             except TimeoutError:
                 message = f"AWS gave no credentials within {_LOOKUP_TIMEOUT_S:.0f} s"
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
 
-    def _credentials(self) -> ReadOnlyCredentials:
+    def _get_credentials(self) -> ReadOnlyCredentials:
         """Find or renew the credentials. Blocks: it may read files, run a program, or query a server."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
-            self._cached = self._cached or _find(self._profile, self._env, self._region)
+            self._cached = self._cached or _find_credentials(self._profile, self._env, self._region)
             if self._cached is not None:
                 return self._cached.get_frozen_credentials()
         except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
             is_retryable = isinstance(error, HTTPClientError)
             name = "ConnectError" if is_retryable else "Authentication"
-            message = f"AWS's credentials are not available: {_words(error)}"
+            message = f"AWS's credentials are not available: {_message_line(error)}"
             raise ProviderError(message, name=name, is_retryable=is_retryable) from None
         raise MissingCredential(
             "provider amazon-bedrock found no credentials, neither in the environment nor in AWS's files: "
@@ -89,46 +90,46 @@ def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
     return (
         profile is not None
         or any(env.get(name, "").strip() for name in _SOURCES)
-        or any(path.is_file() for path in _files(env).values())
+        or any(path.is_file() for path in _config_files(env).values())
         or _is_ec2(env)
     )
 
 
 def region_of_profile(profile: str | None, env: Mapping[str, str]) -> str | None:
     """Return the profile's region from AWS's files. Raises UsageError if they cannot be read."""
-    if profile is None and not any(path.is_file() for path in _files(env).values()):
+    if profile is None and not any(path.is_file() for path in _config_files(env).values()):
         return None
     from botocore.exceptions import BotoCoreError
 
     try:
-        region: object = _session(profile, env).get_scoped_config().get("region")
+        region: object = _create_session(profile, env).get_scoped_config().get("region")
     except BotoCoreError as error:
-        raise UsageError(f"AWS's configuration cannot be used: {_words(error)}") from None
+        raise UsageError(f"AWS's configuration cannot be used: {_message_line(error)}") from None
     return region if isinstance(region, str) else None
 
 
-def _find(profile: str | None, env: Mapping[str, str], region: str) -> Credentials | None:
+def _find_credentials(profile: str | None, env: Mapping[str, str], region: str) -> Credentials | None:
     """Find credentials: keys of the environment, which may come from `.env`, then everything that botocore knows."""
     from botocore.credentials import EnvProvider
 
     if profile is None and (credentials := EnvProvider(environ=env).load()) is not None:
         return credentials
-    session = _session(profile, env)
+    session = _create_session(profile, env)
     session.set_config_variable("region", region)
     return session.get_credentials()
 
 
-def _session(profile: str | None, env: Mapping[str, str]) -> Session:
+def _create_session(profile: str | None, env: Mapping[str, str]) -> Session:
     from botocore.session import Session
 
     session = Session(profile=profile or env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or None)
-    files = _files(env)
+    files = _config_files(env)
     session.set_config_variable("credentials_file", str(files["AWS_SHARED_CREDENTIALS_FILE"]))
     session.set_config_variable("config_file", str(files["AWS_CONFIG_FILE"]))
     return session
 
 
-def _files(env: Mapping[str, str]) -> dict[str, Path]:
+def _config_files(env: Mapping[str, str]) -> dict[str, Path]:
     return {name: Path(env.get(name) or default).expanduser() for name, default in _FILES.items()}
 
 
@@ -141,7 +142,7 @@ def _is_ec2(env: Mapping[str, str]) -> bool:
         return False
 
 
-def _sign(
+def _sign_request(
     credentials: ReadOnlyCredentials, region: str, url: str, body: bytes, headers: Mapping[str, str]
 ) -> dict[str, str]:
     """Sign only headers that proxies do not change and that AWS requires."""
@@ -149,11 +150,15 @@ def _sign(
     from botocore.awsrequest import AWSRequest
 
     lowercased = {name.lower(): value for name, value in headers.items()}
-    to_sign = {name: value for name, value in lowercased.items() if name == "content-type" or name.startswith("x-amz")}
-    request = AWSRequest(method="POST", url=url, data=body, headers={"content-type": "application/json", **to_sign})
+    signed_headers = {
+        name: value for name, value in lowercased.items() if name == "content-type" or name.startswith("x-amz")
+    }
+    request = AWSRequest(
+        method="POST", url=url, data=body, headers={"content-type": "application/json", **signed_headers}
+    )
     SigV4Auth(credentials, _SERVICE, region).add_auth(request)
     return {str(name): str(value) for name, value in request.headers.items()}
 
 
-def _words(error: Exception) -> str:
+def _message_line(error: Exception) -> str:
     return " ".join(str(error).split())

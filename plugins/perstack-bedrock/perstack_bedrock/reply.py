@@ -199,7 +199,7 @@ class ConverseDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        stream_event = _read(_ConverseEvent, data)
+        stream_event = _parse_event(_ConverseEvent, data)
         if stream_event.usage is not None:
             highest(self._counts, stream_event.usage.model_dump())
         if stream_event.delta is not None and stream_event.delta.delta is not None:
@@ -215,7 +215,7 @@ class ConverseDecoder:
                 highest(self._counts, stream_event.metadata.usage.model_dump())
             return ReplyProgress.IDLE if self._stop_reason is None else ReplyProgress.LAST
         elif stream_event.output is not None and stream_event.output.message is not None:
-            return self._take_whole(stream_event, stream_event.output.message)
+            return self._add_whole_message(stream_event, stream_event.output.message)
         elif not stream_event.model_fields_set:
             return ReplyProgress.IDLE
         return ReplyProgress.MORE if self._stop_reason is None else ReplyProgress.FINISHED
@@ -232,14 +232,14 @@ class ConverseDecoder:
         if len(set(indexes)) == len(indexes):
             self._blocks.sort(key=lambda block: block.index)
         reply = ExpertMessage(
-            contents=tuple(part for block in self._blocks if (part := _reply_part(block)) is not None)
+            contents=tuple(part for block in self._blocks if (part := _decode_block(block)) is not None)
         )
         check_end(self._stop_reason, _FINISH_REASONS, reply.contents, has_mark=True, missing="there was no messageStop")
         return Generation(
-            reply, _usage(self._counts), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
+            reply, _convert_usage(self._counts), finish_reason(_FINISH_REASONS.get(self._stop_reason, "other"), reply)
         )
 
-    def _take_whole(self, stream_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
+    def _add_whole_message(self, stream_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
         for index, change in enumerate(message.content or ()):
             self._extend_block(self._start_block(index, change), change.model_copy(update={"tool_use": None}))
         self._stop_reason = stream_event.stop_reason
@@ -292,9 +292,9 @@ class ChunkDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        chunk_event = _read(_ChunkEvent, data)
+        chunk_event = _parse_event(_ChunkEvent, data)
         if chunk_event.chunk is not None:
-            return self._messages.feed(_bytes(chunk_event.chunk.bytes).decode("utf-8", "replace"))
+            return self._messages.feed(_decode_base64(chunk_event.chunk.bytes).decode("utf-8", "replace"))
         return ReplyProgress.IDLE if chunk_event.model_fields_set else self._messages.feed(data)
 
     def finish(self) -> Generation:
@@ -302,7 +302,7 @@ class ChunkDecoder:
         return self._messages.finish()
 
 
-def _read(kind: type[_EventT], data: str) -> _EventT:
+def _parse_event(kind: type[_EventT], data: str) -> _EventT:
     event = read_event(kind, data, "Bedrock")
     failure = event.to_error()
     if failure is not None:
@@ -310,16 +310,16 @@ def _read(kind: type[_EventT], data: str) -> _EventT:
     return event
 
 
-def _usage(counts: Mapping[str, int]) -> Usage:
+def _convert_usage(counts: Mapping[str, int]) -> Usage:
     """Convert the token counts. Bedrock's `inputTokens` exclude cached tokens; ours include them."""
-    cached, written = counts.get("cached", 0), counts.get("written", 0)
-    sent = counts.get("sent", 0) + cached + written
-    return Usage.of(sent, counts.get("generated", 0), cached=cached, cache_writes=written)
+    cached, cache_writes = counts.get("cached", 0), counts.get("written", 0)
+    input_tokens = counts.get("sent", 0) + cached + cache_writes
+    return Usage.of(input_tokens, counts.get("generated", 0), cached=cached, cache_writes=cache_writes)
 
 
-def _reply_part(block: _ConverseBlock) -> ReplyPart | None:
+def _decode_block(block: _ConverseBlock) -> ReplyPart | None:
     if block.call is not None:
-        return _tool_call(block.call, block.json) if not block.call.type else None
+        return _decode_call(block.call, block.json) if not block.call.type else None
     if any(block.redacted):
         return ThinkingPart(thinking="", opaque={VENDOR: {"redacted": _join_base64(block.redacted)}})
     signature, thinking, text = "".join(block.signature), block.thinking.text, block.text.text
@@ -329,17 +329,17 @@ def _reply_part(block: _ConverseBlock) -> ReplyPart | None:
     return TextPart(text=text) if text else None
 
 
-def _tool_call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
+def _decode_call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
     args, raw_args = read_arguments(join_arguments([arguments_text(tool_use.input), *pieces]))
     return ToolCallPart(tool_call_id=tool_use.id, tool_name=tool_use.name, args=args, raw_args=raw_args)
 
 
 def _join_base64(pieces: list[str]) -> JsonValue:
     """Join pieces of base64 that were each encoded separately."""
-    return b64encode(b"".join(map(_bytes, pieces))).decode("ascii")
+    return b64encode(b"".join(map(_decode_base64, pieces))).decode("ascii")
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except NoBase64 as error:
@@ -374,7 +374,7 @@ async def aws_events(body: AsyncIterable[bytes]) -> AsyncGenerator[str]:
     async for chunk in _prepend(first, chunks):
         buffer.add_data(chunk)
         try:
-            texts = [_json_of_frame(message) for message in buffer]
+            texts = [_frame_to_json(message) for message in buffer]
         except ParserError as error:
             raise stream_interrupted(f"a frame is damaged: {error}") from error
         for text in texts:
@@ -387,7 +387,7 @@ async def _prepend(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator
         yield chunk
 
 
-def _json_of_frame(message: EventStreamMessage) -> str:
+def _frame_to_json(message: EventStreamMessage) -> str:
     headers = cast("dict[str, JsonValue]", message.headers)  # the stubs declare numbers
     if headers.get(":message-type") == "error":
         error = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}

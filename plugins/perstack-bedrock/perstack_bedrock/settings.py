@@ -62,11 +62,11 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     """
     if not are_installed(LIBRARIES):
         raise MissingCredential(f"provider amazon-bedrock needs AWS's library botocore: {INSTALL}")
-    region = _region_of(settings, env)
+    region = _choose_region(settings, env)
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
     if region is None and settings.base_url is None and not env.get(variable):
-        raise _missing_region()
-    base_url = choose_base_url(settings, env, variable, _address_in(region or ""))
+        raise _missing_region_error()
+    base_url = choose_base_url(settings, env, variable, _regional_url(region or ""))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
     endpoint = Endpoint(base_url, headers, *settings.silences())
@@ -80,18 +80,18 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
             )
         return Access(endpoint, None)
     if region is None:
-        raise _missing_region()
+        raise _missing_region_error()
     if settings.profile is None and env.get(KEY) and not env.get(SECRET):
         raise MissingCredential(f"provider amazon-bedrock has only half of the key pair: also set {SECRET}")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 
-def _address_in(region: str) -> str:
+def _regional_url(region: str) -> str:
     domain = next((domain for start, domain in _DOMAINS.items() if region.startswith(start)), "amazonaws.com")
     return f"https://bedrock-runtime.{region}.{domain}"
 
 
-def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
+def _choose_region(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
     if settings.region is not None:
         return settings.region
     values = (value for name in REGIONS if (value := env.get(name, "").strip()))
@@ -101,7 +101,7 @@ def _region_of(settings: BedrockSettings, env: Mapping[str, str]) -> str | None:
     return region
 
 
-def _missing_region() -> MissingCredential:
+def _missing_region_error() -> MissingCredential:
     return MissingCredential(
         "provider amazon-bedrock has no region: set AWS_REGION, or region in [provider.setting] of perstack.toml"
     )
@@ -116,12 +116,12 @@ _CACHES = re.compile(r"anthropic\.claude-(?!v2|instant|3-(haiku|sonnet|opus)|3-5
 _SIGNS = re.compile(r"claude|amazon\.nova-")
 
 
-def caches(model: str, settings: BedrockSettings) -> bool:
+def accepts_cache_marks(model: str, settings: BedrockSettings) -> bool:
     """Return whether the model accepts cache marks; others reject a request with one."""
     return settings.cache if settings.cache is not None else _CACHES.search(model) is not None
 
 
-def understands_status(model: str) -> bool:
+def accepts_error_status(model: str) -> bool:
     """Return whether a tool result may be marked as an error."""
     return _SIGNS.search(model) is not None
 
@@ -132,21 +132,22 @@ def limits_and_thinking(request: GenerationRequest, settings: BedrockSettings) -
     if budget is None:
         return max_tokens, {}
     if "claude" not in model and settings.thinking is None:
-        return max_tokens, _other_thinking(model, budget)
+        return max_tokens, _thinking_fields_without_claude(model, budget)
     room, fields = limits_of(model, budget, settings)
-    if not _names_tokens(fields):
+    if not _limits_tokens(fields):
         return max_tokens, fields
     # thinking tokens are part of the reply's tokens, so a lower limit of the request lowers them too
     capped = request.max_tokens_within(room)
     return capped, limits_of(model, budget, settings.model_copy(update={"max_tokens": capped}))[1]
 
 
-def _names_tokens(fields: JsonObject) -> bool:
+def _limits_tokens(fields: JsonObject) -> bool:
+    """Return whether the fields set a thinking budget in tokens, which counts against `maxTokens`."""
     thinking = fields.get("thinking")
     return isinstance(thinking, dict) and "budget_tokens" in thinking
 
 
-def _other_thinking(model: str, budget: ReasoningBudget) -> JsonObject:
+def _thinking_fields_without_claude(model: str, budget: ReasoningBudget) -> JsonObject:
     is_off = budget == "none" or budget == 0
     if "amazon.nova-2" in model:
         if is_off:

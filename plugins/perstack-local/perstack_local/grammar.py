@@ -107,35 +107,36 @@ class _Converter:
 
     def arguments(self) -> str:
         """Return the expression for the tool's arguments, which are always an object."""
-        return self._convert({**self._root, "type": "object"}, frozenset())
+        return self._convert_schema({**self._root, "type": "object"}, frozenset())
 
-    def _convert(self, schema: JsonValue, open_refs: frozenset[str]) -> str:
+    def _convert_schema(self, schema: JsonValue, open_refs: frozenset[str]) -> str:
+        """Return the GBNF expression of a schema; an unsupported keyword widens it."""
         if not is_schema(schema):
             return "value"
         if isinstance(ref := schema.get("$ref"), str):
-            return self._reference(ref, open_refs)
+            return self._convert_reference(ref, open_refs)
         if "const" in schema:
             return literal(json_text(schema["const"]))
         if isinstance(values := schema.get("enum"), list) and values:
             return self._rules.add("enum", " | ".join(literal(json_text(value)) for value in values))
         schema = _without_single_all_of(schema)
         if "$ref" in schema:
-            return self._convert(schema, open_refs)
-        choices = _choices(schema)
+            return self._convert_schema(schema, open_refs)
+        choices = _alternatives(schema)
         if choices:
-            return self._rules.add("choice", " | ".join(self._convert(choice, open_refs) for choice in choices))
-        return self._of_type(schema)
+            return self._rules.add("choice", " | ".join(self._convert_schema(choice, open_refs) for choice in choices))
+        return self._convert_type(schema)
 
-    def _of_type(self, schema: JsonObject) -> str:
+    def _convert_type(self, schema: JsonObject) -> str:
         match _type_of(schema):
             case "object":
-                return self._object(schema)
+                return self._convert_object(schema)
             case "array":
-                return self._array(schema)
+                return self._convert_array(schema)
             case "string":
-                return "text" if _number(schema.get("minLength"), 0) >= 1 else "string"
+                return "text" if _int_or_default(schema.get("minLength"), 0) >= 1 else "string"
             case "integer":
-                return "natural" if _number(schema.get("minimum"), -1) >= 0 else "integer"
+                return "natural" if _int_or_default(schema.get("minimum"), -1) >= 0 else "integer"
             case "number":
                 return "number"
             case "boolean":
@@ -145,7 +146,7 @@ class _Converter:
             case _:
                 return "value"
 
-    def _reference(self, ref: str, open_refs: frozenset[str]) -> str:
+    def _convert_reference(self, ref: str, open_refs: frozenset[str]) -> str:
         target = _resolve(self._root, ref)
         if ref in open_refs or target is None:
             return "value"
@@ -153,12 +154,12 @@ class _Converter:
         if key not in self._refs:
             # reserved before the conversion, so that it may refer to itself
             self._refs[key] = self._rules.reserve("ref")
-            self._rules.define(self._refs[key], self._convert(target, open_refs | {ref}))
+            self._rules.define(self._refs[key], self._convert_schema(target, open_refs | {ref}))
         return self._refs[key]
 
-    def _array(self, schema: JsonObject) -> str:
-        item = self._convert(schema.get("items", True), frozenset())
-        low, high = _number(schema.get("minItems"), 0), _number(schema.get("maxItems"), -1)
+    def _convert_array(self, schema: JsonObject) -> str:
+        item = self._convert_schema(schema.get("items", True), frozenset())
+        low, high = _int_or_default(schema.get("minItems"), 0), _int_or_default(schema.get("maxItems"), -1)
         low = low if low <= MAX_COUNTED_ITEMS else 0
         if high == 0:
             return '"[]"'
@@ -166,24 +167,24 @@ class _Converter:
         items = item if high == 1 else f'{item} (", " {item}){{{max(low - 1, 0)},{max_more}}}'
         return self._rules.add("array", f'"[" {items} "]"' if low else f'"[" ({items})? "]"')
 
-    def _object(self, schema: JsonObject) -> str:
-        properties = _properties(schema)
+    def _convert_object(self, schema: JsonObject) -> str:
+        properties = _all_properties(schema)
         if properties:
-            return self._rules.add("object", f'"{{" {self._members(schema, properties)} "}}"')
+            return self._rules.add("object", f'"{{" {self._convert_members(schema, properties)} "}}"')
         extra = schema.get("additionalProperties", True)
         if extra is False:
             return '"{}"'
         if not is_schema(extra) or not extra:
             return "object"
-        value = self._convert(extra, frozenset())
+        value = self._convert_schema(extra, frozenset())
         return self._rules.add("map", f'"{{" (string ": " {value} (", " string ": " {value})*)? "}}"')
 
-    def _members(self, schema: JsonObject, properties: JsonObject) -> str:
+    def _convert_members(self, schema: JsonObject, properties: JsonObject) -> str:
         """Return the members in order, built from last to first: once as the first member and once after another."""
-        required = _names(schema.get("required"))
+        required = _string_items(schema.get("required"))
         first, rest = EMPTY, ""
         for name, member in reversed(list(properties.items())):
-            pair = f"{literal(json_text(name) + ': ')} {self._convert(member, frozenset())}"
+            pair = f"{literal(json_text(name) + ': ')} {self._convert_schema(member, frozenset())}"
             tail = f" {rest}" if rest else ""
             if name in required:
                 first, after = f"{pair}{tail}", f'", " {pair}{tail}'
@@ -199,6 +200,7 @@ def is_schema(value: JsonValue) -> TypeGuard[JsonObject]:
 
 
 def _type_of(schema: JsonObject) -> JsonValue:
+    """Return a schema's type, inferred from its keywords if it names none."""
     if "type" in schema:
         return schema["type"]
     if "properties" in schema:
@@ -206,7 +208,8 @@ def _type_of(schema: JsonObject) -> JsonValue:
     return "array" if "items" in schema else None
 
 
-def _choices(schema: JsonObject) -> list[JsonObject]:
+def _alternatives(schema: JsonObject) -> list[JsonObject]:
+    """Return the schemas of which a value must fit one; empty if the schema has no alternatives."""
     kinds = schema.get("type")
     if isinstance(kinds, list):
         return [{**schema, "type": kind} for kind in kinds]
@@ -224,21 +227,23 @@ def _without_single_all_of(schema: JsonObject) -> JsonObject:
     return schema
 
 
-def _properties(schema: JsonObject) -> JsonObject:
+def _all_properties(schema: JsonObject) -> JsonObject:
+    """Return the properties by name, with those that are only listed as required."""
     declared = schema.get("properties")
     properties = dict(declared) if is_schema(declared) else {}
-    return {**properties, **{name: True for name in _names(schema.get("required")) if name not in properties}}
+    return {**properties, **{name: True for name in _string_items(schema.get("required")) if name not in properties}}
 
 
-def _names(value: JsonValue) -> list[str]:
+def _string_items(value: JsonValue) -> list[str]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
-def _number(value: JsonValue, default: int) -> int:
+def _int_or_default(value: JsonValue, default: int) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def _resolve(root: JsonObject, ref: str) -> JsonValue:
+    """Return the schema at a local JSON pointer; None if there is none."""
     if not ref.startswith("#"):
         return None
     node: JsonValue = root

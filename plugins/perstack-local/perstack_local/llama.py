@@ -125,7 +125,7 @@ class _ReplyStream:
     def reply(self) -> ChatReply:
         """Return the reply. Raises ProviderError if the stream reported an error or ended early."""
         if self.failure is not None:
-            raise _error_of(self.failure)
+            raise _convert_failure(self.failure)
         if self.finish is None:
             raise ProviderError("the embedded model's reply ended early", name="CutStream", is_retryable=True)
         return ChatReply("".join(self.texts), self.usage, "length" if self.finish == "length" else "stop")
@@ -214,14 +214,15 @@ class _Xllamacpp(Protocol):
     def Server(self, parameters: _Parameters, /) -> LlamaServer: ...
 
 
-def _library() -> _Xllamacpp:
+def _import_library() -> _Xllamacpp:
     require_library()
     # the library has no types; these declarations are ours
     return cast("_Xllamacpp", importlib.import_module(LIBRARY))
 
 
 def _open_xllamacpp(settings: ModelSettings) -> LlamaServer:
-    library = _library()
+    """Load the model. Raises ProviderError if llama.cpp cannot load the file."""
+    library = _import_library()
     parameters = library.CommonParams()
     parameters.model.path = str(settings.model_path)
     parameters.n_ctx = settings.context_length
@@ -251,7 +252,7 @@ def _close_http(parameters: _Parameters) -> None:
     parameters.ui = False
 
 
-def _error_of(failure: _LlamaError) -> ProviderError:
+def _convert_failure(failure: _LlamaError) -> ProviderError:
     if "exceed_context_size" in failure.type:
         message = f"{failure.message}: raise contextLength in [provider.setting], or give the Expert less to read"
         return ProviderError(message, name="ContextOverflow", status_code=failure.code)

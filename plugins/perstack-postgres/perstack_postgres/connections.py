@@ -47,18 +47,22 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the operation may succeed soon on another connection."""
     if isinstance(error, TimeoutError | OSError):
         return True
-    if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _PERMANENT_TEXTS):
+    if isinstance(error, psycopg.Error) and not any(
+        permanent_text in str(error) for permanent_text in _PERMANENT_TEXTS
+    ):
         code = error.sqlstate
-        return code in _TRANSIENT_STATES or (code or "").startswith("08") or (code is None and _is_of_connection(error))
+        return (
+            code in _TRANSIENT_STATES or (code or "").startswith("08") or (code is None and _is_connection_error(error))
+        )
     return False
 
 
 def is_busy_server(error: BaseException) -> bool:
     """Return whether a server refused the connection because it is starting, stopping or busy."""
-    return any(words in str(error) for words in _REFUSAL_TEXTS)
+    return any(refusal_text in str(error) for refusal_text in _REFUSAL_TEXTS)
 
 
-def _is_of_connection(error: psycopg.Error) -> bool:
+def _is_connection_error(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
@@ -67,21 +71,21 @@ def reason(address: PostgresAddress, error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time: check that the server runs and can be reached"
     code = error.sqlstate if isinstance(error, psycopg.Error) else None
-    text = _words(address, error)
+    text = _error_text(address, error)
     if code in _REMEDIES:
         return f"{text}: {_REMEDIES[code].format(setting=address.setting)}"
     if code is None or code.startswith(("08", "28")):
-        return f"{text}: {_how_to_reach(text).format(setting=address.setting)}"
+        return f"{text}: {_connection_remedy(text).format(setting=address.setting)}"
     return text
 
 
-def _words(address: PostgresAddress, error: BaseException) -> str:
+def _error_text(address: PostgresAddress, error: BaseException) -> str:
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     text = without_secrets(address, primary or str(error) or type(error).__name__)
     return text.removeprefix("connection failed: ").removesuffix(".")[:500]
 
 
-def _how_to_reach(text: str) -> str:
+def _connection_remedy(text: str) -> str:
     if _POOLING in text:
         return "set `pool_mode = session` (pgbouncer) for this database, or connect to the server directly"
     if "password" in text or "authentication" in text or "pg_hba" in text:
@@ -102,7 +106,7 @@ CONNECT_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 30  # maximum seconds for one statement on the server, including waiting for locks
 
 _LOCK_TIMEOUT_S = 10
-_ROUNDS = 3  # rounds of the pooler check before a pooler is known to keep sessions
+_POOLER_CHECK_ROUNDS = 3  # rounds of the pooler check before a pooler is known to keep sessions
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perstack",
@@ -115,7 +119,7 @@ _DEFAULTS: dict[str, Any] = {
 
 # An append must be durable when it returns, so synchronous_commit = off in the server's settings is overridden. The
 # schema may not exist yet: PostgreSQL permits that in a search path.
-_BEGIN = sql.SQL(
+_START_SESSION = sql.SQL(
     "SELECT set_config('statement_timeout', {statement}, false), set_config('lock_timeout', {lock}, false),"
     " set_config('idle_in_transaction_session_timeout', {statement}, false),"
     " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
@@ -131,7 +135,7 @@ async def connect(address: PostgresAddress) -> Connection:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.set_autocommit(True)
-            await _begin(connection, address)
+            await _start_session(connection, address)
     except BaseException:
         await connection.close()
         raise
@@ -153,11 +157,12 @@ async def _connect(address: PostgresAddress) -> Connection:
         raise
 
 
-async def _begin(connection: Connection, address: PostgresAddress) -> None:
-    row = await (await connection.execute(_BEGIN, [f'"{address.schema}"'])).fetchone()
+async def _start_session(connection: Connection, address: PostgresAddress) -> None:
+    """Apply the session settings. Raises StorageError for an old server or a pooler in transaction mode."""
+    row = await (await connection.execute(_START_SESSION, [f'"{address.schema}"'])).fetchone()
     version, pid = (0, 0) if row is None else (int(row[-2]), int(row[-1]))
     if version < OLDEST_SERVER:
-        raise StorageError(f"{address.shown}: PostgreSQL {version // 10000} is too old: use 13 or newer")
+        raise StorageError(f"{address.display_url}: PostgreSQL {version // 10000} is too old: use 13 or newer")
     if connection.info.backend_pid != pid:
         await _check_pooler(connection, address)
 
@@ -169,21 +174,21 @@ async def _check_pooler(connection: Connection, address: PostgresAddress) -> Non
     """
     other = await _connect(address)
     try:
-        for _ in range(_ROUNDS):
-            own_pid = await _pid(connection)
-            other_pid = await _pid(other)  # an open transaction keeps its session
-            if own_pid == other_pid or await _pid(connection) != own_pid:
+        for _ in range(_POOLER_CHECK_ROUNDS):
+            own_pid = await _backend_pid(connection)
+            other_pid = await _backend_pid(other)  # an open transaction keeps its session
+            if own_pid == other_pid or await _backend_pid(connection) != own_pid:
                 raise StorageError(
-                    f"{address.shown}: the connection goes through a pooler in transaction mode, which breaks locks and"
-                    " notifications: set `pool_mode = session` (pgbouncer) for this database, or connect to the"
-                    " server directly"
+                    f"{address.display_url}: the connection goes through a pooler in transaction mode, which breaks"
+                    " locks and notifications: set `pool_mode = session` (pgbouncer) for this database, or connect"
+                    " to the server directly"
                 )
             await other.rollback()
     finally:
         await other.close()
 
 
-async def _pid(connection: Connection) -> int:
+async def _backend_pid(connection: Connection) -> int:
     row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
     return 0 if row is None else int(row[0])
 
@@ -212,18 +217,18 @@ class Pool:
         self._max_connections = max_connections
         self._failure = failure
         self._idle: list[Connection] = []
-        self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._process = os.getpid()
         self._has_answered = False
 
     def error(self, error: BaseException) -> PerstackError:
         """Return the exception for a failure: the address, the server's message and the remedy, on one line."""
-        return self._failure(f"{self.address.shown}: {reason(self.address, error)}")
+        return self._failure(f"{self.address.display_url}: {reason(self.address, error)}")
 
     async def close(self) -> None:
         """Close the idle connections."""
-        self._leave_to_parent()
-        await self._drop_idle()
+        self._leave_connections_to_parent()
+        await self._close_idle()
 
     async def with_retries(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
         """Return the result of `attempt`, called with True for a retry, within RETRY_TIMEOUT_S of transient failures.
@@ -235,18 +240,18 @@ class Pool:
             try:
                 return await attempt(is_again)
             except FAILURES as error:
-                is_worth_it = is_transient(error) and (self._has_answered or is_busy_server(error))
-                if not is_worth_it or time.monotonic() + pause > deadline:
+                may_succeed = is_transient(error) and (self._has_answered or is_busy_server(error))
+                if not may_succeed or time.monotonic() + pause > deadline:
                     raise self.error(error) from error
-            await self._drop_idle()  # other idle connections are probably lost too
+            await self._close_idle()  # other idle connections are probably lost too
             await asyncio.sleep(pause)
             pause, is_again = min(2 * pause + _MIN_PAUSE_S, _MAX_PAUSE_S), True
 
     @asynccontextmanager
     async def connection(self, seconds: float) -> AsyncGenerator[Connection]:
         """Borrow a connection for at most `seconds`. Raises psycopg's errors and TimeoutError."""
-        async with self._turn():
-            self._leave_to_parent()
+        async with self._connection_slots():
+            self._leave_connections_to_parent()
             connection = self._idle.pop() if self._idle else await self.open_once()
             try:
                 async with asyncio.timeout(seconds):
@@ -263,18 +268,20 @@ class Pool:
         self._has_answered = True
         return connection
 
-    def _turn(self) -> asyncio.Semaphore:
+    def _connection_slots(self) -> asyncio.Semaphore:
+        """Return the semaphore that limits the pool's connections in this event loop."""
         loop = asyncio.get_running_loop()
-        if self._turns is None or self._turns[0] is not loop:
-            self._turns = (loop, asyncio.Semaphore(self._max_connections))
-        return self._turns[1]
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = (loop, asyncio.Semaphore(self._max_connections))
+        return self._slots[1]
 
-    def _leave_to_parent(self) -> None:
+    def _leave_connections_to_parent(self) -> None:
+        """After a fork, forget the parent's connections without closing them."""
         if self._process != os.getpid():
             _INHERITED.extend(self._idle)
             self._idle, self._process = [], os.getpid()
 
-    async def _drop_idle(self) -> None:
+    async def _close_idle(self) -> None:
         while self._idle:
             await self._idle.pop().close()
 
@@ -315,7 +322,7 @@ class Connections(Pool):
 
         async def writing(is_again: bool) -> T:
             async with self.connection(_WRITE_TIMEOUT_S + size / _BYTES_PER_SECOND) as connection:
-                await self._prepare(connection)
+                await self._ensure_tables(connection)
                 return await work(connection, is_again)
 
         return await shield_until_done(self.with_retries(writing))
@@ -332,13 +339,13 @@ class Connections(Pool):
         """Open a connection to a schema with its tables, which the caller must close. Raises psycopg's errors."""
         connection = await self.open_once()
         try:
-            await self._prepare(connection)
+            await self._ensure_tables(connection)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _prepare(self, connection: Connection) -> None:
+    async def _ensure_tables(self, connection: Connection) -> None:
         if not self._has_tables:
             await create_tables(connection, self.address)
             self._has_tables = True

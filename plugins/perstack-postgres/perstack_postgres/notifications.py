@@ -58,7 +58,7 @@ class Notices:
     @asynccontextmanager
     async def watching(self, key: JobKey) -> AsyncGenerator[PostgresWatch]:
         """Watch a Job; the first watcher starts the listening connection."""
-        watch, name = PostgresWatch(), _name(key)
+        watch, name = PostgresWatch(), _channel_payload(key)
         self._watched.setdefault(name, []).append(watch)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())
@@ -86,7 +86,7 @@ class Notices:
             await self._send()
 
     async def _send(self) -> None:
-        names = [_name(key) for key in self._unsent]
+        names = [_channel_payload(key) for key in self._unsent]
         self._unsent.clear()
 
         async def work(connection: Connection) -> None:
@@ -97,6 +97,7 @@ class Notices:
             await self._connections.once(work, _SEND_TIMEOUT_S)
 
     async def _listen(self) -> None:
+        """Wake the watchers of each Job that a notification names, and reconnect after a failure."""
         while True:
             with suppress(StorageError, *FAILURES):
                 connection = await self._connections.open_once()
@@ -118,5 +119,5 @@ class Notices:
                 watch.changed.set()
 
 
-def _name(key: JobKey) -> str:
+def _channel_payload(key: JobKey) -> str:
     return f"{key.space}/{key.job_id}"

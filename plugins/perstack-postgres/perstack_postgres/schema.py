@@ -60,14 +60,14 @@ async def check_tables(connection: AsyncConnection[tuple[object, ...]], address:
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION or not isinstance(row[1], int):
         raise StorageError(
-            f"{address.shown}: schema {address.schema} belongs to another program: name another with `?schema=`"
+            f"{address.display_url}: schema {address.schema} belongs to another program: name another with `?schema=`"
         )
     if row[1] > VERSION:
-        raise StorageError(f"{address.shown}: written by a newer perstack (schema {row[1]}); upgrade perstack")
+        raise StorageError(f"{address.display_url}: written by a newer perstack (schema {row[1]}); upgrade perstack")
     if row[1] < VERSION:
         raise StorageError(
-            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema with"
-            " `?schema=`"
+            f"{address.display_url}: written before the first release of perstack (schema {row[1]}); name another"
+            " schema with `?schema=`"
         )
     return True
 

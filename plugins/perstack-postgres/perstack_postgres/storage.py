@@ -79,18 +79,18 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
     address = connections.address
     began = time.time()
     row = await (await connection.execute(_CHECK_QUERY, {"schema": address.schema})).fetchone()
-    is_there = await check_tables(connection, address)
+    has_schema = await check_tables(connection, address)
     if row is None:
         return ()
-    server, now, is_standby, may_make, may_change, may_write = row
-    state = f"schema {address.schema} of version {VERSION}" if is_there else f"no schema {address.schema} yet"
-    checks = [StorageCheck("server", True, f"{address.shown}, PostgreSQL {server}, {state}")]
+    server, now, is_standby, may_create_schema, may_create_tables, may_write = row
+    state = f"schema {address.schema} of version {VERSION}" if has_schema else f"no schema {address.schema} yet"
+    checks = [StorageCheck("server", True, f"{address.display_url}, PostgreSQL {server}, {state}")]
     if is_standby:
         checks.append(
             StorageCheck("rights", False, "the server is a standby, which accepts no writes", "name the primary")
         )
-    elif not (may_write if is_there else may_change or may_make):
-        remedy = f"make it the owner of the schema, or GRANT CREATE ON DATABASE: {address.shown}"
+    elif not (may_write if has_schema else may_create_tables or may_create_schema):
+        remedy = f"make it the owner of the schema, or GRANT CREATE ON DATABASE: {address.display_url}"
         checks.append(StorageCheck("rights", False, "the role may not write there", remedy))
     else:
         checks.append(StorageCheck("rights", True, "the role may write there"))
@@ -109,12 +109,12 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
 _MAX_PART_BYTES = 1 << 25  # maximum bytes of blobs per SQL statement
 
 
-def with_names(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+def name_blobs(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
     """Return the distinct blobs with their names."""
     return tuple({new_sha256(data).hexdigest(): data for data in blobs}.items())
 
 
-def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+def split_blobs(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
     """Split the blobs into parts of at most _MAX_PART_BYTES."""
     part, size = list[tuple[str, bytes]](), 0
     for name, data in blobs:
@@ -127,7 +127,7 @@ def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, byt
         yield part
 
 
-async def put_part(values: Mapping[str, object], connection: Connection, _: bool) -> tuple[int, int]:
+async def put_blobs_part(values: Mapping[str, object], connection: Connection, _: bool) -> tuple[int, int]:
     """Store one part; return the number of Jobs with this id, and of those whose lease is not lost (0 or 1 each)."""
     while True:
         try:
@@ -139,13 +139,13 @@ async def put_part(values: Mapping[str, object], connection: Connection, _: bool
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-async def drop_blobs(connection: Connection, number: int, name: str | None) -> None:
+async def remove_blobs(connection: Connection, number: int, name: str | None) -> None:
     """Take one blob, or with None every one, from a Job. Call it within a transaction."""
     values = {"n": number, "id": None if name is None else check_id(name, "blob")}
-    locked = [row[0] for row in await (await connection.execute(statements.LOCK_BLOBS, values)).fetchall()]
-    if locked:
+    locked_names = [row[0] for row in await (await connection.execute(statements.LOCK_BLOBS, values)).fetchall()]
+    if locked_names:
         await connection.execute(statements.TAKE_BLOBS, values)
-        await connection.execute(statements.DROP_BLOBS, [locked])
+        await connection.execute(statements.DROP_BLOBS, [locked_names])
 
 
 _JOB_FILTER: LiteralString = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
@@ -217,7 +217,7 @@ class PostgresStorage(Storage):
     @property
     @override
     def location(self) -> str:
-        return self._store.address.shown
+        return self._store.address.display_url
 
     @override
     def space(self, name: str) -> Storage:
@@ -227,7 +227,7 @@ class PostgresStorage(Storage):
 
     @override
     async def create_job(self, job_id: str) -> None:
-        key, token = self._key(job_id), secrets.token_bytes(16)
+        key, token = self._job_key(job_id), secrets.token_bytes(16)
 
         async def work(connection: Connection, _: bool) -> bool:
             if await (await connection.execute(statements.CREATE_JOB, [*key, token])).fetchone() is not None:
@@ -241,26 +241,26 @@ class PostgresStorage(Storage):
 
     @override
     async def has_job(self, job_id: str) -> bool:
-        return bool(await self._rows(statements.HAS_JOB, self._key(job_id)))
+        return bool(await self._fetch(statements.HAS_JOB, self._job_key(job_id)))
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         written, job_id = (_MAX_WRITTEN, "") if after is None else place_in_jobs(after)
         # one row more than asked for, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
-        rows = await self._rows(statements.JOBS, values)
+        rows = await self._fetch(statements.JOBS, values)
         return newest_first(((int(str(at)), str(job_id)) for at, job_id in rows), limit, after)
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        rows = await self._rows_of_job(job_id, statements.RUNS)
+        rows = await self._fetch_for_job(job_id, statements.RUNS)
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
     async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if records:
             await self._logs.append(ref, expected_seq, records)
-            self._store.notices.queue_notice(self._key(ref.job_id))
+            self._store.notices.queue_notice(self._job_key(ref.job_id))
 
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
@@ -276,15 +276,15 @@ class PostgresStorage(Storage):
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        await self._put(job_id, statements.PUT_SUMMARY, {"data": summary})
+        await self._write_for_job(job_id, statements.PUT_SUMMARY, {"data": summary})
 
     @override
     async def summary(self, job_id: str) -> bytes | None:
-        return await self._one_value(statements.SUMMARY, self._key(job_id))
+        return await self._fetch_value(statements.SUMMARY, self._job_key(job_id))
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
-        return _texts(await self._rows(statements.SUMMARIES, [self._space]))
+        return _values_by_job(await self._fetch(statements.SUMMARIES, [self._space]))
 
     @override
     async def put_entry(
@@ -292,43 +292,43 @@ class PostgresStorage(Storage):
     ) -> None:
         run, head = (None, Head()) if expected is None else (expected[0].run_id, expected[1])
         values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": ending_of(head)}
-        await self._put(job_id, statements.PUT_ENTRY_SYNCED if synced else statements.PUT_ENTRY, values)
+        await self._write_for_job(job_id, statements.PUT_ENTRY_SYNCED if synced else statements.PUT_ENTRY, values)
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        return _texts(await self._rows(statements.ENTRIES, [self._space]))
+        return _values_by_job(await self._fetch(statements.ENTRIES, [self._space]))
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        rows = await self._rows(statements.ENTRY, self._key(job_id))
-        return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
+        rows = await self._fetch(statements.ENTRY, self._job_key(job_id))
+        return (int(str(rows[0][0])), _to_bytes(rows[0][1])) if rows else None
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
-        return tuple(str(job_id) for (job_id,) in await self._rows(statements.LOST_JOBS, [self._space]))
+        return tuple(str(job_id) for (job_id,) in await self._fetch(statements.LOST_JOBS, [self._space]))
 
     @override
     async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
         values = {"run": check_id(ref.run_id, "run"), "data": setting}
-        await self._put(ref.job_id, statements.PUT_SETTING, values)
+        await self._write_for_job(ref.job_id, statements.PUT_SETTING, values)
 
     @override
     async def run_setting(self, ref: RunRef) -> bytes | None:
-        return await self._one_value(statements.SETTING, [*self._key(ref.job_id), check_id(ref.run_id, "run")])
+        return await self._fetch_value(statements.SETTING, [*self._job_key(ref.job_id), check_id(ref.run_id, "run")])
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         values = {"id": check_id(checkpoint_id, "checkpoint"), "data": data}
-        await self._put(job_id, statements.PUT_CHECKPOINT, values)
+        await self._write_for_job(job_id, statements.PUT_CHECKPOINT, values)
 
     @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        ids = [*self._key(job_id), check_id(checkpoint_id, "checkpoint")]
-        return await self._one_value(statements.CHECKPOINT, ids)
+        ids = [*self._job_key(job_id), check_id(checkpoint_id, "checkpoint")]
+        return await self._fetch_value(statements.CHECKPOINT, ids)
 
     @override
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        rows = await self._rows_of_job(job_id, statements.CHECKPOINTS)
+        rows = await self._fetch_for_job(job_id, statements.CHECKPOINTS)
         return page_of((str(checkpoint_id) for (checkpoint_id,) in rows), checkpoint_order, limit, after)
 
     @override
@@ -338,29 +338,29 @@ class PostgresStorage(Storage):
 
     @override
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        key = self._key(job_id)
-        pairs = with_names(blobs)
-        for part in in_parts(pairs) if pairs else ([],):
-            ids, texts = [name for name, _ in part], [data for _, data in part]
+        key = self._job_key(job_id)
+        pairs = name_blobs(blobs)
+        for part in split_blobs(pairs) if pairs else ([],):
+            ids, contents = [name for name, _ in part], [data for _, data in part]
             fence = self._store.leases.fence(key)
-            values = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": texts}
-            size = sum(map(len, texts))
-            self._check_put(key, await self._store.connections.write(partial(put_part, values), size))
+            values = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": contents}
+            size = sum(map(len, contents))
+            self._check_write(key, await self._store.connections.write(partial(put_blobs_part, values), size))
         return tuple(new_sha256(data).hexdigest() for data in blobs)
 
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        data = await self._one_value(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
+        data = await self._fetch_value(statements.BLOB, [*self._job_key(job_id), check_id(sha256, "blob")])
         return checked_blob(data, job_id, sha256, self.location, MEDIUM)
 
     @override
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        names = await self._rows_of_job(job_id, statements.BLOBS)
+        names = await self._fetch_for_job(job_id, statements.BLOBS)
         return tuple(str(name) for (name,) in names)
 
     @override
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        key, store = self._key(job_id), self._store
+        key, store = self._job_key(job_id), self._store
         name, fence = check_id(sha256, "blob"), store.leases.fence(key)
 
         async def work(connection: Connection, _: bool) -> None:
@@ -369,7 +369,7 @@ class PostgresStorage(Storage):
                 if row is None:
                     raise self._logs.no_job(job_id)
                 await self._require_fence(connection, key, fence)
-                await drop_blobs(connection, int(row[0]), name)
+                await remove_blobs(connection, int(row[0]), name)
 
         await store.connections.write(work)
 
@@ -401,24 +401,24 @@ class PostgresStorage(Storage):
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """Hold a Job's lease until its connection ends, or EXPIRY_S seconds after the last heartbeat."""
-        key = self._key(job_id)
+        key = self._job_key(job_id)
         async with self._store.leases.hold(key, holder):
             yield
         self._store.notices.queue_notice(key)
 
     @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        holder = await self._store.leases.holder(self._key(job_id))
+        holder = await self._store.leases.holder(self._job_key(job_id))
         return None if holder is None else LeaseInfo(holder)
 
     @override
     def watch(self, job_id: str) -> AbstractAsyncContextManager[PostgresWatch]:
-        return self._store.notices.watching(self._key(job_id))
+        return self._store.notices.watching(self._job_key(job_id))
 
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
-            key = self._key(job_id)
+            key = self._job_key(job_id)
             await self._store.connections.write(lambda db, is_again: self._delete(db, key, expected, is_again))
 
     async def _delete(
@@ -436,7 +436,7 @@ class PostgresStorage(Storage):
                 number = next((int(n) for n, run_id in runs if run_id == ref.run_id), 0)
                 await self._logs.check_length(connection, number, ref, seq)
             await self._require_fence(connection, key, self._store.leases.fence(key))
-            await drop_blobs(connection, int(row[0]), None)
+            await remove_blobs(connection, int(row[0]), None)
             await connection.execute(statements.DELETE_JOB, {"space": key.space, "job": key.job_id})
 
     @override
@@ -449,21 +449,23 @@ class PostgresStorage(Storage):
         await self._store.leases.close()
         await self._store.connections.close()
 
-    async def _put(self, job_id: str, query: LiteralString, values: Mapping[str, object]) -> None:
-        key = self._key(job_id)
+    async def _write_for_job(self, job_id: str, query: LiteralString, values: Mapping[str, object]) -> None:
+        """Write with the fence of this process's lease. Raises NotFound, and Conflict if the lease is lost."""
+        key = self._job_key(job_id)
         all_values = {"space": key.space, "job": key.job_id, "fence": self._store.leases.fence(key), **values}
 
         async def work(connection: Connection, _: bool) -> tuple[int, int]:
             row = await (await connection.execute(query, all_values)).fetchone()
             return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
-        self._check_put(key, await self._store.connections.write(work))
+        self._check_write(key, await self._store.connections.write(work))
 
-    def _check_put(self, key: JobKey, counts: tuple[int, int]) -> None:
-        jobs, ours = counts
-        if not jobs:
+    def _check_write(self, key: JobKey, counts: tuple[int, int]) -> None:
+        """Raise NotFound or Conflict if a write changed nothing: `counts` as in `put_blobs_part`."""
+        job_count, leased_count = counts
+        if not job_count:
             raise self._logs.no_job(key.job_id)
-        if not ours:
+        if not leased_count:
             raise self._store.leases.lost(key)
 
     async def _require_fence(self, connection: Connection, key: JobKey, fence: int | None) -> None:
@@ -471,30 +473,30 @@ class PostgresStorage(Storage):
         if fence is not None and await (await connection.execute(query, [fence])).fetchone() is None:
             raise self._store.leases.lost(key)
 
-    async def _rows(self, query: LiteralString, values: Values) -> list[Row]:
+    async def _fetch(self, query: LiteralString, values: Values) -> list[Row]:
         async def work(connection: Connection) -> list[Row]:
             return list(await (await connection.execute(query, values, binary=True)).fetchall())
 
         no_rows: list[Row] = []
         return await self._store.connections.read(work, no_rows)
 
-    async def _one_value(self, query: LiteralString, values: Values) -> bytes | None:
-        rows = await self._rows(query, values)
-        return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
+    async def _fetch_value(self, query: LiteralString, values: Values) -> bytes | None:
+        rows = await self._fetch(query, values)
+        return None if not rows or rows[0][0] is None else _to_bytes(rows[0][0])
 
-    async def _rows_of_job(self, job_id: str, query: LiteralString) -> list[Row]:
-        numbers = await self._rows(statements.HAS_JOB, self._key(job_id))
+    async def _fetch_for_job(self, job_id: str, query: LiteralString) -> list[Row]:
+        numbers = await self._fetch(statements.HAS_JOB, self._job_key(job_id))
         if not numbers:
             raise self._logs.no_job(job_id)
-        return await self._rows(query, numbers[0])
+        return await self._fetch(query, numbers[0])
 
-    def _key(self, job_id: str) -> JobKey:
+    def _job_key(self, job_id: str) -> JobKey:
         return JobKey(self._space, check_job_id(job_id))
 
 
-def _texts(rows: Sequence[Row]) -> dict[str, bytes]:
-    return {str(job_id): b"" if text is None else _bytes(text) for job_id, text in rows}
+def _values_by_job(rows: Sequence[Row]) -> dict[str, bytes]:
+    return {str(job_id): b"" if text is None else _to_bytes(text) for job_id, text in rows}
 
 
-def _bytes(value: object) -> bytes:
+def _to_bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()

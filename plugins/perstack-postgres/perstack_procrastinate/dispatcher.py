@@ -39,7 +39,7 @@ class ProcrastinateDispatcher(Dispatcher):
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
-        self.location = address.shown
+        self.location = address.display_url
 
     @cached_property
     def _engine(self) -> Engine:
@@ -69,8 +69,10 @@ class ProcrastinateDispatcher(Dispatcher):
         from perstack.support.work_items import order_of
 
         key = order_key(job_id, run_id)
-        stored = await self._engine.call(lambda manager: manager.list_jobs_async(lock=key))
-        jobs = sorted((job for job in stored if job.status in ("todo", "doing")), key=lambda job: job.status == "doing")
+        stored_jobs = await self._engine.call(lambda manager: manager.list_jobs_async(lock=key))
+        jobs = sorted(
+            (job for job in stored_jobs if job.status in ("todo", "doing")), key=lambda job: job.status == "doing"
+        )
         if not jobs:
             return None
         order = order_of(jobs[0].task_kwargs)

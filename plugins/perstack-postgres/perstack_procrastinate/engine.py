@@ -106,22 +106,24 @@ async def _read_migration(connection: Connection, address: PostgresAddress) -> s
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION:
         raise DispatcherError(
-            f"{address.shown}: schema {schema} belongs to another program: name another with `?schema=`"
+            f"{address.display_url}: schema {schema} belongs to another program: name another with `?schema=`"
         )
     _, version, engine, floor = row
     if version < VERSION:
         raise DispatcherError(
-            f"{address.shown}: schema {schema} was made before the first release of perstack (schema {version});"
+            f"{address.display_url}: schema {schema} was made before the first release of perstack (schema {version});"
             " name another with `?schema=`"
         )
     if version > VERSION or floor > installed_version():
         raise DispatcherError(
-            f"{address.shown}: schema {schema} was made by a newer perstack or procrastinate; upgrade perstack[workers]"
+            f"{address.display_url}: schema {schema} was made by a newer perstack or procrastinate; upgrade"
+            " perstack[workers]"
         )
     return str(engine)
 
 
 async def _migrate(connection: Connection, address: PostgresAddress) -> None:
+    """Create the tables, or apply the migrations that running workers permit. Record the applied ones."""
     schema = sql.Identifier(schema_of(address))
     engine = await _read_migration(connection, address)
     if engine is None:
@@ -151,8 +153,9 @@ async def _apply_migrations(connection: Connection, address: PostgresAddress, en
         stale = [] if _PRE.match(step.name) else await _stale_sessions(connection, step.name)
         if stale and any(_PRE.match(later.name) for later in pending):
             raise DispatcherError(
-                f"{address.shown}: workers of an older procrastinate are running ({', '.join(stale[:_MAX_LISTED])}),"
-                " which the installed one cannot work with: stop these workers first"
+                f"{address.display_url}: workers of an older procrastinate are running"
+                f" ({', '.join(stale[:_MAX_LISTED])}), which the installed one cannot work with: stop these workers"
+                " first"
             )
         if stale:
             break
@@ -315,7 +318,7 @@ class Engine(Pool):
                         return
                 else:
                     return
-        raise DispatcherError(f"{self.address.shown}: Job {order.job_id} cannot be queued: try again")
+        raise DispatcherError(f"{self.address.display_url}: Job {order.job_id} cannot be queued: try again")
 
 
 async def unwrap_errors(work: Awaitable[T]) -> T:

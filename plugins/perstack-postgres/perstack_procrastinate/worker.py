@@ -64,12 +64,12 @@ class ProcrastinateSeat(Seat):
     @override
     async def claim(self) -> Claim | None:
         async with self._claiming:
-            heard, was_unsure, self._is_unsure = self._notification_count, self._is_unsure, True
-            claim = await self._engine.with_retries(lambda is_again: self._attempt(is_again or was_unsure))
+            notification_count, was_unsure, self._is_unsure = self._notification_count, self._is_unsure, True
+            claim = await self._engine.with_retries(lambda is_again: self._claim_registered(is_again or was_unsure))
             # while it is set, the server may have assigned an order to this worker whose answer was lost
             self._is_unsure = False
             if claim is None:
-                self._handled_count = heard
+                self._handled_count = notification_count
             else:
                 self._claims[claim.id] = claim
             return claim
@@ -104,7 +104,7 @@ class ProcrastinateSeat(Seat):
     async def change(self, claim: Claim, order: Order) -> Claim:
         new_claim = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._claims:
-            await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(to_json(order))})
+            await self._engine.row(statements.CHANGE, {**self._claim_values(claim), "args": Jsonb(to_json(order))})
             self._claims[claim.id] = new_claim
         return new_claim
 
@@ -115,7 +115,7 @@ class ProcrastinateSeat(Seat):
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
-                if await fetch_row(connection, statements.RELEASE, self._claim_key(claim)) is None:
+                if await fetch_row(connection, statements.RELEASE, self._claim_values(claim)) is None:
                     return
                 if new_order is None:
                     await fetch_row(connection, statements.NOTIFY, {"key": claim.order.key})
@@ -129,7 +129,7 @@ class ProcrastinateSeat(Seat):
         finally:
             self._releasing.discard(claim.id)
 
-    async def _attempt(self, is_unsure: bool) -> Claim | None:
+    async def _claim_registered(self, is_unsure: bool) -> Claim | None:
         try:
             return await self._claim(is_unsure)
         except ForeignKeyViolation:
@@ -137,6 +137,7 @@ class ProcrastinateSeat(Seat):
             return await self._claim(is_unsure)
 
     async def _claim(self, is_unsure: bool) -> Claim | None:
+        """Claim an order: an earlier claim whose answer was lost, an abandoned order, or the next due one."""
         if is_unsure and (claim := await self._find_lost_claim()) is not None:
             return claim
         row = await self._engine.row_once(statements.QUEUES, {"name": self._name, "labels": [*labels_of(self._labels)]})
@@ -146,32 +147,32 @@ class ProcrastinateSeat(Seat):
         values = {"seat": self._number, "queues": queues, "silent_after": SILENT_AFTER}
         row = await self._engine.row_once(statements.TAKE_OVER, values)
         if row is not None:
-            return await self._claim_of(row[0], row[1], row[2])
+            return await self._accept_claim(row[0], row[1], row[2])
         manager = await self._engine.manager()
         with suppress(UniqueViolation):  # another worker has just claimed an order of this Job
             job = await unwrap_errors(manager.fetch_job(queues, self._number))
             if job is not None:
-                return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
+                return await self._accept_claim(job.id or 0, job.attempts, job.task_kwargs)
         return None
 
     async def _find_lost_claim(self) -> Claim | None:
         """Return a claim that the server assigned to this worker in an answer that was lost; None without one."""
         manager = await self._engine.manager()
         for job in await unwrap_errors(manager.list_jobs_async(worker_id=self._number, status="doing")):
-            if _id(job.id or 0, job.attempts) not in self._claims:
-                return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
+            if _claim_id(job.id or 0, job.attempts) not in self._claims:
+                return await self._accept_claim(job.id or 0, job.attempts, job.task_kwargs)
         return None
 
-    async def _claim_of(self, number: int, attempts: int, arguments: object) -> Claim | None:
+    async def _accept_claim(self, number: int, attempts: int, arguments: object) -> Claim | None:
         """Return the claim of a job; mark a job without a readable order as failed, so that it is not claimed again."""
         order = order_of(arguments)
         if order is None:
             manager = await self._engine.manager()
             await unwrap_errors(manager.finish_job_by_id_async(number, Status.FAILED, delete_job=False))
             return None
-        return Claim(_id(number, attempts), order, attempts > 0)
+        return Claim(_claim_id(number, attempts), order, attempts > 0)
 
-    def _claim_key(self, claim: Claim) -> dict[str, object]:
+    def _claim_values(self, claim: Claim) -> dict[str, object]:
         number, _, attempts = claim.id.partition(".")
         return {"id": int(number), "attempts": int(attempts), "seat": self._number}
 
@@ -205,5 +206,5 @@ class ProcrastinateSeat(Seat):
         self._news.set()
 
 
-def _id(number: int, attempts: int) -> str:
+def _claim_id(number: int, attempts: int) -> str:
     return f"{number}.{attempts}"

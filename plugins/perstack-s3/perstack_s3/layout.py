@@ -231,9 +231,9 @@ async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
     """Check the layout, and before the first write also the server, unless that was done. Raises StorageError."""
     if objects.is_checked:
         return
-    stored = await objects.get(VERSION)
-    if stored is not None:
-        version = read(Version, stored.data)
+    version_object = await objects.get(VERSION)
+    if version_object is not None:
+        version = read(Version, version_object.data)
         if version is None:
             raise StorageError(f"{objects.place}: {VERSION} cannot be read: was this store made by perstack?")
         if version.version != _VERSION:
@@ -253,14 +253,14 @@ async def check_conditional_writes(objects: Objects) -> None:
     tag = await objects.create(key, b"one")
     try:
         if tag is None or await objects.create(key, b"two") is not None:
-            raise _unfit_server(objects, "overwrites an object that should only be created if absent")
+            raise _unfit_server_error(objects, "overwrites an object that should only be created if absent")
         if await objects.replace(key, b"two", tag) is None or await objects.replace(key, b"three", tag) is not None:
-            raise _unfit_server(objects, "ignores the tag (ETag) that an object to be replaced must have")
+            raise _unfit_server_error(objects, "ignores the tag (ETag) that an object to be replaced must have")
     finally:
         await objects.remove([key])
 
 
-def _unfit_server(objects: Objects, fault: str) -> StorageError:
+def _unfit_server_error(objects: Objects, fault: str) -> StorageError:
     return StorageError(
         f"{objects.place}: this server {fault}: perstack needs conditional writes (If-None-Match, If-Match)"
     )

@@ -59,13 +59,13 @@ class S3Lease:
 
     def bytes(self, holder: str | None = None) -> bytes:
         """Return the object's bytes, which differ each time."""
-        words = self.holder if holder is None else holder
-        beat = secrets.token_hex(8)
+        holder_text = self.holder if holder is None else holder
+        random_text = secrets.token_hex(8)
         state = LeaseState(
-            holder=words[:_MAX_HOLDER_CHARS],
+            holder=holder_text[:_MAX_HOLDER_CHARS],
             fence=self.fence,
             nonce=self.nonce,
-            beat=beat,
+            beat=random_text,
             unfenced=not self.is_fenced,
         )
         return state.to_bytes()
@@ -90,106 +90,108 @@ class S3Leases:
 
     async def info(self, job_id: str) -> LeaseInfo | None:
         """Return the current holder; None if the lease is free or expired."""
-        stored = await self._objects.get(self._key(job_id))
-        if stored is None:
+        lease_object = await self._objects.get(self._lease_key(job_id))
+        if lease_object is None:
             return None
-        holder = _state(stored).holder
+        holder = _parse_state(lease_object).holder
         is_held = bool(holder) and not (
-            await self._check_expired(stored, by_old_clock=True) and await self._check_expired(stored)
+            await self._check_expired(lease_object, use_cached_clock=True) and await self._check_expired(lease_object)
         )
         return LeaseInfo(holder) if is_held else None
 
     async def is_still(self, job_id: str, lease: S3Lease) -> bool:
         """Ask the server whether a lease that may be lost is still ours."""
-        stored = await self._objects.get(self._key(job_id))
-        return stored is not None and not lease.is_lost and lease.is_in(_state(stored))
+        lease_object = await self._objects.get(self._lease_key(job_id))
+        return lease_object is not None and not lease.is_lost and lease.is_in(_parse_state(lease_object))
 
     @asynccontextmanager
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[S3Lease]:
         """Hold the lease. Raises Conflict, naming the holder."""
         try:
-            lease = await shield_until_done(self._take(job_id, holder))
+            lease = await shield_until_done(self._acquire(job_id, holder))
         except asyncio.CancelledError:
-            if (taken_lease := self._held_leases.pop(job_id, None)) is not None:
-                await shield_until_done(self._free(job_id, taken_lease))
+            if (acquired_lease := self._held_leases.pop(job_id, None)) is not None:
+                await shield_until_done(self._release(job_id, acquired_lease))
             raise
-        beating = asyncio.create_task(self._beat(job_id, lease))
+        heartbeat_task = asyncio.create_task(self._send_heartbeats(job_id, lease))
         try:
             yield lease
         finally:
-            beating.cancel()
+            heartbeat_task.cancel()
             with suppress(asyncio.CancelledError):
-                await beating
+                await heartbeat_task
             self._held_leases.pop(job_id, None)
-            await shield_until_done(self._free(job_id, lease))
+            await shield_until_done(self._release(job_id, lease))
 
     async def forget(self, job_id: str) -> None:
         """Remove the lease object of a deleted Job."""
-        await self._objects.remove([self._key(job_id)])
+        await self._objects.remove([self._lease_key(job_id)])
 
-    async def _take(self, job_id: str, holder: str) -> S3Lease:
-        lease = await self._take_lease(job_id, holder)
+    async def _acquire(self, job_id: str, holder: str) -> S3Lease:
+        lease = await self._acquire_object(job_id, holder)
         self._held_leases[job_id] = lease
         return lease
 
-    async def _take_lease(self, job_id: str, holder: str) -> S3Lease:
-        key = self._key(job_id)
+    async def _acquire_object(self, job_id: str, holder: str) -> S3Lease:
+        """Create or replace the lease object, with the next fence. Raises Conflict if another process holds it."""
+        key = self._lease_key(job_id)
         for _ in range(_MAX_ATTEMPTS):
             now = elapsed()
-            stored = await self._objects.get(key)
-            if stored is None:
+            lease_object = await self._objects.get(key)
+            if lease_object is None:
                 lease = S3Lease(1, secrets.token_hex(8), holder, "", now)
                 tag = await self._objects.create(key, lease.bytes())
             else:
-                state = _state(stored)
-                if state.holder and not await self._check_expired(stored):
+                state = _parse_state(lease_object)
+                if state.holder and not await self._check_expired(lease_object):
                     raise already_driven(job_id, state.holder)
                 lease = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 lease.is_fenced = not state.holder and not state.unfenced
-                tag = await self._objects.replace(key, lease.bytes(), stored.tag)
+                tag = await self._objects.replace(key, lease.bytes(), lease_object.tag)
             if tag is not None:
                 lease.tag = tag
                 return lease
         raise Conflict(f"Job {job_id} is being leased by other processes: try again")
 
-    async def _beat(self, job_id: str, lease: S3Lease) -> None:
+    async def _send_heartbeats(self, job_id: str, lease: S3Lease) -> None:
+        """Rewrite the lease object every few seconds until it is lost."""
         while not lease.is_lost:
             await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             now = elapsed()
             with suppress(StorageError):  # the next heartbeat may succeed; appends check the lease too
-                tag = await self._objects.replace(self._key(job_id), lease.bytes(), lease.tag, retry_s=0)
+                tag = await self._objects.replace(self._lease_key(job_id), lease.bytes(), lease.tag, retry_s=0)
                 if tag is not None:
                     lease.tag, lease.renewed = tag, now
                     continue
                 # A heartbeat whose answer was lost may have changed the object.
-                stored = await self._objects.get(self._key(job_id), retry_s=0)
-                if stored is not None and lease.is_in(_state(stored)):
-                    lease.tag = stored.tag
+                lease_object = await self._objects.get(self._lease_key(job_id), retry_s=0)
+                if lease_object is not None and lease.is_in(_parse_state(lease_object)):
+                    lease.tag = lease_object.tag
                 else:
                     lease.is_lost = True
 
-    async def _free(self, job_id: str, lease: S3Lease) -> None:
+    async def _release(self, job_id: str, lease: S3Lease) -> None:
         with suppress(StorageError):  # the lease expires
-            key = self._key(job_id)
+            key = self._lease_key(job_id)
             if (
                 lease.is_lost
                 or await self._objects.replace(key, lease.bytes(""), lease.tag, retry_s=_RELEASE_TIMEOUT_S) is not None
             ):
                 return
             # A cancelled heartbeat may still have changed the object.
-            stored = await self._objects.get(key, retry_s=_RELEASE_TIMEOUT_S)
-            if stored is not None and lease.is_in(_state(stored)):
-                await self._objects.replace(key, lease.bytes(""), stored.tag, retry_s=_RELEASE_TIMEOUT_S)
+            lease_object = await self._objects.get(key, retry_s=_RELEASE_TIMEOUT_S)
+            if lease_object is not None and lease.is_in(_parse_state(lease_object)):
+                await self._objects.replace(key, lease.bytes(""), lease_object.tag, retry_s=_RELEASE_TIMEOUT_S)
 
-    async def _check_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+    async def _check_expired(self, lease_object: ReadObject, *, use_cached_clock: bool = False) -> bool:
         """Return whether a lease has expired, after asking the server for its time."""
-        return await self._now(may_be_old=by_old_clock) - _seconds(stored.written) >= EXPIRY_S
+        return await self._server_time(use_cached=use_cached_clock) - _to_seconds(lease_object.written) >= EXPIRY_S
 
-    async def _now(self, *, may_be_old: bool) -> float:
+    async def _server_time(self, *, use_cached: bool) -> float:
         """Return the server's time in seconds since 1970: the modification time of an object written just now."""
-        if may_be_old and self._clock is not None:
-            server, at = self._clock
-            return server + elapsed() - at
+        if use_cached and self._clock is not None:
+            server_time, at = self._clock
+            return server_time + elapsed() - at
         try:
             at = elapsed()
             await self._objects.put(_CLOCK, secrets.token_hex(8).encode())
@@ -200,16 +202,18 @@ class S3Leases:
             return time.time()
         if probe is None:
             raise StorageError(f"{self._objects.place}: a new object is missing: does another program remove objects?")
-        self._clock = (_seconds(probe.written), at)
+        self._clock = (_to_seconds(probe.written), at)
         return self._clock[0]
 
-    def _key(self, job_id: str) -> str:
+    def _lease_key(self, job_id: str) -> str:
         return self._layout.of_job("leases", job_id)
 
 
-def _seconds(moment: datetime) -> float:
+def _to_seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _state(stored: ReadObject) -> LeaseState:
-    return read(LeaseState, stored.data) or LeaseState(holder="a process whose lease cannot be read", fence=0, nonce="")
+def _parse_state(lease_object: ReadObject) -> LeaseState:
+    return read(LeaseState, lease_object.data) or LeaseState(
+        holder="a process whose lease cannot be read", fence=0, nonce=""
+    )

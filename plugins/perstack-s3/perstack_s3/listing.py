@@ -43,10 +43,10 @@ class ObjectCache:
             await self._read_index()
         stale = [name for name, tag in tags.items() if self._cache.get(name, ("", b""))[0] != tag]
         objects = await gather_limited(self._objects.get(prefix + name) for name in stale)
-        for name, stored in zip(stale, objects, strict=True):
+        for name, read_object in zip(stale, objects, strict=True):
             self._cache.pop(name, None)
-            if stored is not None:
-                self._cache[name] = (stored.tag, stored.data)
+            if read_object is not None:
+                self._cache[name] = (read_object.tag, read_object.data)
         if len(stale) > _MIN_REQUESTS_FOR_INDEX:
             await self._write_index(tags)
         return {name: self._cache[name][1] for name in tags if name in self._cache}
@@ -67,7 +67,7 @@ class ObjectCache:
             await self._objects.put(self._layout.index(self._kind), _INDEX.dump_json(index))
 
 
-def stamped(at: int, data: bytes) -> bytes:
+def add_stamp(at: int, data: bytes) -> bytes:
     """Encode a summary with its write time in nanoseconds, since the server's times are whole seconds."""
     return SummaryStamp(at=at).to_bytes() + b"\n" + data
 
@@ -120,27 +120,33 @@ class WriteOrder:
         for second, names in groupby(by_time, key=lambda name: write_time_ns(latest[name].written)):
             if cursor is not None and second > cursor[0]:
                 continue
-            times = await self._times({name: latest[name] for name in names}, summaries)
+            times = await self._times_within_second({name: latest[name] for name in names}, summaries)
             rows += [item for item in times if cursor is None or item < cursor]
             if len(rows) > limit:
                 break
         return newest_first(rows, limit, after)
 
-    async def _times(self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]) -> list[tuple[int, str]]:
+    async def _times_within_second(
+        self, latest: Mapping[str, Listed], summaries: Mapping[str, Listed]
+    ) -> list[tuple[int, str]]:
         """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
         if len(latest) == 1:
             return [(write_time_ns(entry.written), name) for name, entry in latest.items()]
         unread = [name for name, entry in latest.items() if self._write_times.get(name, ("", 0))[0] != entry.tag]
         objects = await gather_limited(self._objects.get(latest[name].key) for name in unread)
-        for name, stored in zip(unread, objects, strict=True):
+        for name, read_object in zip(unread, objects, strict=True):
             time_ns = (
-                0 if stored is None else split_stamp(stored.data)[0] if name in summaries else _made_at(stored.data)
+                0
+                if read_object is None
+                else split_stamp(read_object.data)[0]
+                if name in summaries
+                else _creation_time(read_object.data)
             )
             self._write_times[name] = (latest[name].tag, time_ns)
         return [(write_time_ns(entry.written, self._write_times[name][1]), name) for name, entry in latest.items()]
 
 
-def _made_at(data: bytes) -> int:
+def _creation_time(data: bytes) -> int:
     marker = read(Marker, data)
     return 0 if marker is None else marker.made
 

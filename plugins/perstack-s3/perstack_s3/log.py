@@ -46,7 +46,7 @@ class S3Log:
 
     @property
     def place(self) -> str:
-        return f"{self._objects.place}, run {self.ref.run_id}"
+        return f"{self._objects.place}, Run {self.ref.run_id}"
 
     @property
     def end(self) -> Head:
@@ -61,14 +61,14 @@ class S3Log:
         if last is not None and last <= after:
             return records
         head = self._starts[first]  # the head is local: a concurrent take_back may reset the cached starts
-        async for number, append in self._walk(first):
+        async for number, append in self._read_appends(first):
             for record in append.records:
                 if last is not None and head.seq >= last:
                     return records
-                head = self._follows(head, record)
+                head = self._verify_next(head, record)
                 if head.seq > after:
                     records.append(record)
-            self._learn(number, head)
+            self._remember_start(number, head)
             if last is not None and head.seq >= last:
                 break
         return records
@@ -79,7 +79,7 @@ class S3Log:
         records: list[bytes] = []
         while block >= 0 and len(records) < count:
             first = block * GROUP_SIZE
-            appends = [self._read_append(first, data) for data in await self._block(block)]
+            appends = [self._read_append(first, data) for data in await self._read_block(block)]
             records[:0] = [record for append in appends for record in append.records]
             block -= 1
         return records[-count:]
@@ -87,7 +87,7 @@ class S3Log:
     async def has_records(self) -> bool:
         if self.end.seq:
             return True
-        async for _, append in self._walk(0):
+        async for _, append in self._read_appends(0):
             if append.records:
                 return True
         return False
@@ -95,12 +95,12 @@ class S3Log:
     async def refresh(self) -> bool:
         """Read to the end. Return True if the log was ended by a deletion."""
         head = self.end
-        async for number, append in self._walk(len(self._starts) - 1):
+        async for number, append in self._read_appends(len(self._starts) - 1):
             if append.is_end:
                 return True
             for record in append.records:
-                head = self._follows(head, record)
-            self._learn(number, head)
+                head = self._verify_next(head, record)
+            self._remember_start(number, head)
         return False
 
     async def append(self, expected_seq: int, records: Sequence[bytes], fence: int) -> int:
@@ -109,16 +109,16 @@ class S3Log:
         Without a lease (`fence` 0) it moves past a new holder's fence, which has no records.
         """
         if self.end.seq != expected_seq or (fence and self._fence != fence):
-            await self._check_end(expected_seq)
+            await self._check_length(expected_seq)
         head, body = head_after(self.end, records, self.place), append_bytes(records, fence)
         for _ in range(1 if fence else _MAX_ATTEMPTS):
             number = len(self._starts) - 1
-            if await self._objects.create(self._key(number), body) is not None:
-                self._learn(number, head)
+            if await self._objects.create(self._append_key(number), body) is not None:
+                self._remember_start(number, head)
                 self._fence = fence
                 self._recent[number] = body
                 return number
-            await self._check_end(expected_seq)
+            await self._check_length(expected_seq)
         raise stale_writer(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
@@ -128,8 +128,8 @@ class S3Log:
                 if await self.refresh():
                     return
                 number, body = len(self._starts) - 1, append_bytes((), fence)
-                if await self._objects.create(self._key(number), body) is not None:
-                    self._learn(number, self.end)
+                if await self._objects.create(self._append_key(number), body) is not None:
+                    self._remember_start(number, self.end)
                     self._fence = fence
                     self._recent[number] = body
                     await self.merge(number)
@@ -140,7 +140,7 @@ class S3Log:
         """Remove an append that does not count: the Job was deleted, or a merged object has its number."""
         self._starts = [EMPTY_LOG]
         self._recent.clear()
-        await self._objects.remove([self._key(number)])
+        await self._objects.remove([self._append_key(number)])
 
     async def is_merged(self, number: int) -> bool:
         """Return whether the append of this number is in a merged object."""
@@ -151,7 +151,7 @@ class S3Log:
         is_ended = await self.refresh()
         if self.end.seq != expected_seq:
             raise stale_writer(self.place, expected_seq, self.end.seq)
-        if not is_ended and await self._objects.create(self._key(len(self._starts) - 1), end_bytes()) is None:
+        if not is_ended and await self._objects.create(self._append_key(len(self._starts) - 1), end_bytes()) is None:
             await self.refresh()
             raise stale_writer(self.place, expected_seq, self.end.seq)
 
@@ -164,13 +164,13 @@ class S3Log:
             return
         numbers = range(number + 1 - GROUP_SIZE, number + 1)
         with suppress(StorageError):  # the single appends stay readable
-            bodies = await gather_limited(self._body(append_number) for append_number in numbers)
+            bodies = await gather_limited(self._read_body(append_number) for append_number in numbers)
             merged = None if None in bodies else merge_appends([body for body in bodies if body is not None])
             if (
                 merged is not None
                 and await self._objects.create(self._merged_key(number // GROUP_SIZE), merged) is not None
             ):
-                await self._objects.remove([self._key(append_number) for append_number in numbers])
+                await self._objects.remove([self._append_key(append_number) for append_number in numbers])
         self._recent.clear()
 
     async def redact(self, seq: int, record: bytes) -> None:
@@ -181,64 +181,66 @@ class S3Log:
         merged = await self._objects.get(self._merged_key(number // GROUP_SIZE))
         if merged is not None:
             appends = read_merged(merged.data)
-            appends[number % GROUP_SIZE] = _with_record(appends[number % GROUP_SIZE], index, record)
-            await self._put_in_place(self._merged_key(number // GROUP_SIZE), merge_appends(appends) or b"", merged)
-        single = await self._objects.get(self._key(number))
+            appends[number % GROUP_SIZE] = _replace_record(appends[number % GROUP_SIZE], index, record)
+            await self._replace_object(self._merged_key(number // GROUP_SIZE), merge_appends(appends) or b"", merged)
+        single = await self._objects.get(self._append_key(number))
         if single is not None:
-            await self._put_in_place(self._key(number), _with_record(single.data, index, record), single)
+            await self._replace_object(self._append_key(number), _replace_record(single.data, index, record), single)
         self._recent.clear()
 
-    async def _put_in_place(self, key: str, data: bytes, stored: ReadObject) -> None:
-        if await self._objects.replace(key, data, stored.tag) is None:
+    async def _replace_object(self, key: str, data: bytes, log_object: ReadObject) -> None:
+        if await self._objects.replace(key, data, log_object.tag) is None:
             raise Conflict(f"{self.place}: {key} has changed in the meantime: try again")
 
-    async def _check_end(self, expected_seq: int) -> None:
+    async def _check_length(self, expected_seq: int) -> None:
         if await self.refresh():
             raise NotFound(f"Job {self.ref.job_id} was deleted")
         if self.end.seq != expected_seq:
             raise stale_writer(self.place, expected_seq, self.end.seq)
 
-    async def _body(self, number: int) -> bytes | None:
+    async def _read_body(self, number: int) -> bytes | None:
         if number in self._recent:
             return self._recent[number]
-        stored = await self._objects.get(self._key(number))
-        return None if stored is None else stored.data
+        log_object = await self._objects.get(self._append_key(number))
+        return None if log_object is None else log_object.data
 
-    async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
-        ahead = 1
+    async def _read_appends(self, number: int) -> AsyncIterator[tuple[int, Append]]:
+        """Yield the appends from `number` on. Prefetches as many as exist, up to _MAX_PREFETCH at a time."""
+        prefetch_count = 1
         while True:
             merged = None if number % GROUP_SIZE else await self._objects.get(self._merged_key(number // GROUP_SIZE))
             if merged is None:
-                end = min(number + ahead, (number // GROUP_SIZE + 1) * GROUP_SIZE)
-                objects = await gather_limited(self._objects.get(self._key(n)) for n in range(number, end))
-                present = list(takewhile(lambda stored: stored is not None, objects))
-                for stored in present:
-                    yield number, self._read_append(number, stored.data if stored is not None else b"")
+                end = min(number + prefetch_count, (number // GROUP_SIZE + 1) * GROUP_SIZE)
+                objects = await gather_limited(self._objects.get(self._append_key(n)) for n in range(number, end))
+                present = list(takewhile(lambda log_object: log_object is not None, objects))
+                for log_object in present:
+                    yield number, self._read_append(number, log_object.data if log_object is not None else b"")
                     number += 1
                 if len(present) == len(objects):
-                    ahead = min(ahead * 2, _MAX_PREFETCH)
+                    prefetch_count = min(prefetch_count * 2, _MAX_PREFETCH)
                     continue
                 merged = await self._objects.get(self._merged_key(number // GROUP_SIZE))
                 if merged is None:
                     if not any(objects[len(present) :]):
                         return
                     if await self._is_missing(number):
-                        raise self._damage(number, f"append {number} is missing")
+                        raise self._damage_in_append(number, f"append {number} is missing")
                     continue
             for append in self._read_merged(number, merged.data)[number % GROUP_SIZE :]:
                 yield number, self._read_append(number, append)
                 number += 1
 
-    async def _block(self, block: int) -> list[bytes]:
+    async def _read_block(self, block: int) -> list[bytes]:
+        """Return the appends of a group."""
         first = block * GROUP_SIZE
         merged = await self._objects.get(self._merged_key(block))
         if merged is None:
             objects = await gather_limited(
-                self._objects.get(self._key(number)) for number in range(first, first + GROUP_SIZE)
+                self._objects.get(self._append_key(number)) for number in range(first, first + GROUP_SIZE)
             )
             if objects[0] is not None:
-                present = takewhile(lambda stored: stored is not None, objects)
-                return [stored.data for stored in present if stored is not None]
+                present = takewhile(lambda log_object: log_object is not None, objects)
+                return [log_object.data for log_object in present if log_object is not None]
             merged = await self._objects.get(self._merged_key(block))
         return [] if merged is None else self._read_merged(first, merged.data)
 
@@ -253,50 +255,50 @@ class S3Log:
         return low
 
     async def _has_begun(self, block: int) -> bool:
-        keys = (self._key(block * GROUP_SIZE), self._merged_key(block))
+        keys = (self._append_key(block * GROUP_SIZE), self._merged_key(block))
         # A merge may happen between the two requests.
         return any(await gather_limited(map(self._objects.head, keys))) or await self.is_merged(block * GROUP_SIZE)
 
     async def _is_missing(self, number: int) -> bool:
         """Return whether an append is missing although later ones exist. It may have arrived since it was requested."""
-        return await self._objects.get(self._key(number)) is None and not await self.is_merged(number)
+        return await self._objects.get(self._append_key(number)) is None and not await self.is_merged(number)
 
-    def _learn(self, number: int, head: Head) -> None:
+    def _remember_start(self, number: int, head: Head) -> None:
         if number == len(self._starts) - 1:
             self._starts.append(head)
 
-    def _follows(self, head: Head, record: bytes) -> Head:
+    def _verify_next(self, head: Head, record: bytes) -> Head:
         try:
             return check(head, record)[1]
         except BrokenSeal as error:
-            raise self._damage_at(head.seq, str(error)) from error
+            raise self._damage_after(head.seq, str(error)) from error
 
     def _read_append(self, number: int, data: bytes) -> Append:
         try:
             return read_append(data)
         except NotAnAppend as error:
-            raise self._damage(number, str(error)) from error
+            raise self._damage_in_append(number, str(error)) from error
 
     def _read_merged(self, number: int, data: bytes) -> list[bytes]:
         try:
             return read_merged(data)
         except NotAnAppend as error:
-            raise self._damage(number, str(error)) from error
+            raise self._damage_in_append(number, str(error)) from error
 
-    def _damage(self, number: int, problem: str) -> Damaged:
-        return self._damage_at(self._starts[min(number, len(self._starts) - 1)].seq, problem)
+    def _damage_in_append(self, number: int, problem: str) -> Damaged:
+        return self._damage_after(self._starts[min(number, len(self._starts) - 1)].seq, problem)
 
-    def _damage_at(self, readable: int, problem: str) -> Damaged:
-        return damage_error(self.place, readable, problem, "the object")
+    def _damage_after(self, readable_records: int, problem: str) -> Damaged:
+        return damage_error(self.place, readable_records, problem, "the object")
 
-    def _key(self, number: int) -> str:
+    def _append_key(self, number: int) -> str:
         return self._layout.append(self.ref, self._incarnation, number)
 
     def _merged_key(self, number: int) -> str:
         return self._layout.merged_key(self.ref, self._incarnation, number)
 
 
-def _with_record(append: bytes, index: int, record: bytes) -> bytes:
+def _replace_record(append: bytes, index: int, record: bytes) -> bytes:
     lines = append.split(b"\n")
     lines[index + 1] = record
     return b"\n".join(lines)

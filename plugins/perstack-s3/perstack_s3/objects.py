@@ -75,8 +75,8 @@ class BucketLocation:
                 "the address of an S3 storage is not valid: write it as `s3://BUCKET/PREFIX`, with letters, digits and"
                 " . _ - = in both; set the keys in the environment"
             )
-        endpoint = setting.get("endpoint") or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        region = setting.get("region") or _variable("AWS_REGION", "AWS_DEFAULT_REGION")
+        endpoint = setting.get("endpoint") or _first_variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        region = setting.get("region") or _first_variable("AWS_REGION", "AWS_DEFAULT_REGION")
         return BucketLocation(match["bucket"], match["prefix"].strip("/"), endpoint, region)
 
     def __str__(self) -> str:
@@ -101,13 +101,13 @@ class Client:
         began, pause, seconds = time.monotonic(), _MIN_PAUSE_S, seconds_for(size)
         while True:
             try:
-                return await self._call(call, self._store(seconds))
+                return await self._run_in_thread(call, self._store_for(seconds))
             except (BaseError, OSError) as error:
                 limit = RETRY_TIMEOUT_S if self._has_answered else _FIRST_RETRY_TIMEOUT_S
                 limit = limit if retry_s is None else retry_s
                 limit += seconds - seconds_for(0)
                 if not _is_transient(error) or time.monotonic() + pause > began + limit:
-                    raise self._error(error) from None  # the library's message contains the whole request
+                    raise self._convert_error(error) from None  # the library's message contains the whole request
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
 
@@ -117,7 +117,7 @@ class Client:
             self._threads.shutdown(wait=False)
             self._threads = None
 
-    async def _call(self, call: Callable[[S3Store], T], store: S3Store) -> T:
+    async def _run_in_thread(self, call: Callable[[S3Store], T], store: S3Store) -> T:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="perstack-s3")
         try:
@@ -130,16 +130,17 @@ class Client:
         self._has_answered = True
         return answer
 
-    def _error(self, error: BaseError | OSError) -> Exception:
+    def _convert_error(self, error: BaseError | OSError) -> Exception:
         if isinstance(error, _ANSWERS):
             return error
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             return StorageError(
-                f"{self.place}: access was denied ({_short(error)}): check the keys and their rights in the bucket"
+                f"{self.place}: access was denied ({_short_message(error)}): check the keys and their rights"
+                " in the bucket"
             )
-        return StorageError(f"{self.place}: {_short(error)}")
+        return StorageError(f"{self.place}: {_short_message(error)}")
 
-    def _store(self, seconds: float) -> S3Store:
+    def _store_for(self, seconds: float) -> S3Store:
         """Return the bucket's client with this timeout, since a client has one timeout for all its requests."""
         if seconds not in self._stores:
             place = self.place
@@ -167,13 +168,13 @@ def _is_transient(error: BaseError | OSError) -> bool:
     return status is None or status[2] in ("408", "429") or status[2] >= "500"
 
 
-def _short(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     text = str(error)
     texts = [match[1].strip() for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
     return ", ".join(texts) or "the server cannot be reached: check the endpoint and the network"
 
 
-def _variable(*names: str) -> str | None:
+def _first_variable(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
@@ -288,6 +289,6 @@ class Objects:
                 len(data),
             )
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            stored = await self.get(key, retry_s=retry_s)
-            return stored.tag if stored is not None and stored.data == data else None
+            existing = await self.get(key, retry_s=retry_s)
+            return existing.tag if existing is not None and existing.data == data else None
         return answer["e_tag"] or ""

@@ -80,7 +80,7 @@ class TemporalConnection:
         if isinstance(error, RPCError):
             text = f"{error.status.name.lower().replace('_', ' ')}: {text}"
         return DispatcherError(
-            f"{self.address.shown}: {text}: check that the server runs, and that its namespace exists"
+            f"{self.address.display_address}: {text}: check that the server runs, and that its namespace exists"
         )
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class TemporalConnection:
             config = ClientConfig.load_client_connect_config(disable_file=True)
         except (ValueError, OSError) as error:
             raise DispatcherError(
-                f"{self.address.shown}: TEMPORAL_… in the environment: {one_line(str(error))}"
+                f"{self.address.display_address}: TEMPORAL_… in the environment: {one_line(str(error))}"
             ) from None
         config["target_host"] = self.address.target
         config["namespace"] = self.address.namespace

@@ -45,7 +45,7 @@ class TemporalDispatcher(Dispatcher):
 
     def __init__(self, address: TemporalAddress) -> None:
         self._address = address
-        self.location = address.shown
+        self.location = address.display_address
 
     @cached_property
     def _connection(self) -> TemporalConnection:
@@ -59,7 +59,7 @@ class TemporalDispatcher(Dispatcher):
 
         from perstack.support.work_items import to_json
         from perstack_temporal import names
-        from perstack_temporal.job_workflow import WorkflowState, facts_of_waiting
+        from perstack_temporal.job_workflow import WorkflowState, memo_of_waiting
 
         async def start(client: Client) -> None:
             await client.start_workflow(
@@ -70,7 +70,7 @@ class TemporalDispatcher(Dispatcher):
                 id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
                 task_timeout=timedelta(seconds=_WORKFLOW_TASK_TIMEOUT_S),
-                memo={names.FACTS: facts_of_waiting(order.due, order.submitted_at)},
+                memo={names.FACTS: memo_of_waiting(order.due, order.submitted_at)},
                 start_signal=names.SUBMIT,
                 start_signal_args=[to_json(order)],
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -100,10 +100,10 @@ class TemporalDispatcher(Dispatcher):
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
-        stored = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
-        if stored is None:
+        stored_order = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
+        if stored_order is None:
             return None
-        order = order_of(stored)
+        order = order_of(stored_order)
         if order is None:
             raise DispatcherError(
                 f"{self.location}: the order of Job {job_id} cannot be read: end its workflow, or upgrade"
@@ -124,8 +124,8 @@ class TemporalDispatcher(Dispatcher):
 
     async def load(self) -> Load:
         """Return the load from the server's list of workflows, which is slightly out of date."""
-        facts = await self._connection.use(self._list_facts)
-        return _load(facts, int(time.time() * 1000))
+        memos = await self._connection.use(self._list_memos)
+        return _summarize_load(memos, int(time.time() * 1000))
 
     @override
     async def close(self) -> None:
@@ -133,6 +133,7 @@ class TemporalDispatcher(Dispatcher):
             await self._connection.close()
 
     async def _query(self, key: str, query: str, type: type[T]) -> T | None:
+        """Return the answer of an open workflow; None without one."""
         from temporalio.client import WorkflowQueryRejectedError
         from temporalio.common import QueryRejectCondition
 
@@ -151,23 +152,23 @@ class TemporalDispatcher(Dispatcher):
         except LookupError:
             return None
 
-    async def _list_facts(self, client: Client) -> list[WorkflowMemo]:
+    async def _list_memos(self, client: Client) -> list[WorkflowMemo]:
         from perstack_temporal import names
         from perstack_temporal.job_workflow import WorkflowMemo
 
         queue = self._address.queue
-        all_facts: list[WorkflowMemo] = []
+        memos: list[WorkflowMemo] = []
         query = f"WorkflowType='{names.WORKFLOW}' AND TaskQueue='{queue}' AND ExecutionStatus='Running'"
         async for execution in client.list_workflows(query, page_size=_PAGE_SIZE, limit=_MAX_LISTED):
-            facts = await execution.memo_value(names.FACTS, None, type_hint=WorkflowMemo)
-            if facts is not None:
-                all_facts.append(facts)
-        return all_facts
+            memo = await execution.memo_value(names.FACTS, None, type_hint=WorkflowMemo)
+            if memo is not None:
+                memos.append(memo)
+        return memos
 
 
-def _load(all_facts: Sequence[WorkflowMemo], now: int) -> Load:
-    waiting = [facts["waiting"] for facts in all_facts if facts["waiting"] is not None]
-    due = [(when, submitted_at) for when, submitted_at in waiting if when <= now]
-    oldest = min((when or submitted_at for when, submitted_at in due), default=None)
-    running = sum(facts["running"] for facts in all_facts)
+def _summarize_load(memos: Sequence[WorkflowMemo], now: int) -> Load:
+    waiting = [memo["waiting"] for memo in memos if memo["waiting"] is not None]
+    due = [(due_ms, submitted_at) for due_ms, submitted_at in waiting if due_ms <= now]
+    oldest = min((due_ms or submitted_at for due_ms, submitted_at in due), default=None)
+    running = sum(memo["running"] for memo in memos)
     return Load(len(due), len(waiting) - len(due), running, oldest)

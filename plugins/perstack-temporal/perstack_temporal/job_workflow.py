@@ -79,7 +79,7 @@ class _ClaimedOrder(TypedDict):
     order: StoredOrder
 
 
-def facts_of_waiting(due: int, submitted_at: int) -> WorkflowMemo:
+def memo_of_waiting(due: int, submitted_at: int) -> WorkflowMemo:
     """Return the memo of an order that nobody has claimed."""
     return {"waiting": [due, submitted_at], "running": False}
 
@@ -122,13 +122,13 @@ class JobWorkflow:
         """Offer orders until none is left."""
         await workflow.wait_condition(lambda: self._has_begun)
         while self._waiting is not None or self._lost_order is not None:
-            self._show()
+            self._publish_memo()
             if workflow.info().get_current_history_length() > self._longest_history:
                 workflow.continue_as_new(WorkflowState({**state, "waiting": self._waiting, "lost": self._lost_order}))
             if self._lost_order is not None:
-                await self._offer(self._lost_order)
-            elif await self._is_due(self._waiting):
-                await self._offer(self._waiting)
+                await self._offer_until_claimed(self._lost_order)
+            elif await self._wait_until_due(self._waiting):
+                await self._offer_until_claimed(self._waiting)
 
     @workflow.signal(name=names.SUBMIT)
     def submit(self, stored_order: StoredOrder) -> None:
@@ -146,31 +146,31 @@ class JobWorkflow:
     def withdraw(self) -> bool:
         """Remove the waiting order. Return False if there is none."""
         had_order, self._waiting = self._waiting is not None, None
-        self._show()
+        self._publish_memo()
         return had_order
 
     @workflow.update(name=names.CLAIM)
     def claim(self, ticket: str, attempt: int, seat: str) -> ClaimReply | None:
         """Give the order to the first worker that claims it; None for later ones and for a worker that it refuses."""
-        held = self._claimed_order
-        if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
+        claimed = self._claimed_order
+        if claimed is not None and claimed["ticket"] == ticket and claimed["attempt"] < attempt:
             # the server restarted the activity, so the holder has lost the order
-            order, is_taken_over = held["order"], True
-        elif held is None and ticket in self._offered and self._lost_order is not None:
+            order, is_taken_over = claimed["order"], True
+        elif claimed is None and ticket in self._offered and self._lost_order is not None:
             order, is_taken_over = self._lost_order, True
-        elif held is None and ticket in self._offered and self._waiting is not None:
+        elif claimed is None and ticket in self._offered and self._waiting is not None:
             order, is_taken_over = self._waiting, False
         else:
             return None
         if seat in order["refused"]:
             return None
-        if held is None and is_taken_over:
+        if claimed is None and is_taken_over:
             self._lost_order = None
-        elif held is None:
+        elif claimed is None:
             self._waiting = None
         id = f"{workflow.info().run_id}.{ticket}.{attempt}"
         self._claimed_order = {"ticket": ticket, "attempt": attempt, "claim": id, "order": order}
-        self._show()
+        self._publish_memo()
         return {"order": order, "is_taken_over": is_taken_over}
 
     @workflow.query(name=names.ORDER)
@@ -180,11 +180,12 @@ class JobWorkflow:
             return self._waiting
         return self._lost_order if self._claimed_order is None else self._claimed_order["order"]
 
-    def _facts(self) -> WorkflowMemo:
+    def _current_memo(self) -> WorkflowMemo:
         waiting = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
         return {"waiting": waiting, "running": self._claimed_order is not None or self._lost_order is not None}
 
-    async def _is_due(self, stored_order: StoredOrder | None) -> bool:
+    async def _wait_until_due(self, stored_order: StoredOrder | None) -> bool:
+        """Return True once the order is due; False if it changed or the timer ended before."""
         if stored_order is None:
             return False
         seconds = stored_order["due"] / 1000 - workflow.time()
@@ -196,12 +197,13 @@ class JobWorkflow:
             )
         return False
 
-    async def _offer(self, stored_order: StoredOrder | None) -> None:
+    async def _offer_until_claimed(self, stored_order: StoredOrder | None) -> None:
+        """Offer an order in its queues until it is claimed or changes; then await the claim's completion."""
         if stored_order is None:
             return
         self._round += 1
         tickets = {
-            f"{self._round}.{number}": self._start(f"{self._round}.{number}", queue, stored_order)
+            f"{self._round}.{number}": self._start_activity(f"{self._round}.{number}", queue, stored_order)
             for number, queue in enumerate(names.queues_of_order(self._prefix, stored_order["labels"]))
         }
         self._offered = set(tickets)
@@ -210,7 +212,7 @@ class JobWorkflow:
             lambda: (
                 self._claimed_order is not None
                 or any(ticket.done() for ticket in tickets.values())
-                or (not is_lost and self._differs(stored_order))
+                or (not is_lost and self._needs_new_offer(stored_order))
             )
         )
         self._offered = set()
@@ -218,21 +220,22 @@ class JobWorkflow:
             if self._claimed_order is None or id != self._claimed_order["ticket"]:
                 ticket.cancel()
         if self._claimed_order is not None:
-            await self._hold(tickets[self._claimed_order["ticket"]])
+            await self._await_completion(tickets[self._claimed_order["ticket"]])
 
-    async def _hold(self, ticket: workflow.ActivityHandle[Completion]) -> None:
-        requeued: StoredOrder | None = None
+    async def _await_completion(self, ticket: workflow.ActivityHandle[Completion]) -> None:
+        """Wait for the claimed activity; queue the order that follows, or keep a lost one for another worker."""
+        next_order: StoredOrder | None = None
         try:
-            requeued = (await ticket)["again"]
+            next_order = (await ticket)["again"]
         except ActivityError:
             if self._claimed_order is not None:
                 self._lost_order = self._claimed_order["order"]
         self._claimed_order = None
-        if requeued is not None:
-            self._waiting = merge(self._waiting, requeued)
-        self._show()
+        if next_order is not None:
+            self._waiting = merge(self._waiting, next_order)
+        self._publish_memo()
 
-    def _start(self, id: str, queue: str, stored_order: StoredOrder) -> workflow.ActivityHandle[Completion]:
+    def _start_activity(self, id: str, queue: str, stored_order: StoredOrder) -> workflow.ActivityHandle[Completion]:
         ticket: workflow.ActivityHandle[Completion] = workflow.start_activity(
             names.DRIVE_ACTIVITY,
             args=[{"refused": sorted(stored_order["refused"])}],
@@ -251,7 +254,8 @@ class JobWorkflow:
         ticket.add_done_callback(_retrieve_error)
         return ticket
 
-    def _differs(self, stored_order: StoredOrder) -> bool:
+    def _needs_new_offer(self, stored_order: StoredOrder) -> bool:
+        """Return whether the waiting order differs from the offered one in what an offer contains."""
         waiting = self._waiting
         return (
             waiting is None
@@ -259,8 +263,8 @@ class JobWorkflow:
             or names.urgency_of(waiting["priority"]) != names.urgency_of(stored_order["priority"])
         )
 
-    def _show(self) -> None:
-        facts = self._facts()
-        if facts != self._memo:
-            self._memo = facts
-            workflow.upsert_memo({names.FACTS: facts})
+    def _publish_memo(self) -> None:
+        memo = self._current_memo()
+        if memo != self._memo:
+            self._memo = memo
+            workflow.upsert_memo({names.FACTS: memo})

@@ -30,7 +30,7 @@ class TemporalAddress:
     queue: str  # prefix of the names of our workflows and queues
 
     @property
-    def shown(self) -> str:
+    def display_address(self) -> str:
         """Address for messages."""
         queue = "" if self.queue == DEFAULT_QUEUE else f"?queue={self.queue}"
         return f"temporal://{self.target}/{self.namespace}{queue}"

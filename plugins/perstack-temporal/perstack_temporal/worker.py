@@ -67,7 +67,7 @@ class TemporalSeat(Seat):
 
     async def __aenter__(self) -> Self:
         """Register the worker."""
-        await self._connection.use(self._report, works=True)
+        await self._connection.use(self._publish_claims, works=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,9 +83,9 @@ class TemporalSeat(Seat):
         async with self._claiming:
             self._failure = None  # the answer of an earlier poll
             while (ticket := await self._next_activity(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
-                if (claim := await self._claim(ticket)) is not None:
+                if (claim := await self._claim_order(ticket)) is not None:
                     with suppress(DispatcherError):
-                        await self._connection.use(self._report)
+                        await self._connection.use(self._publish_claims)
                     return claim
             return None
 
@@ -100,6 +100,7 @@ class TemporalSeat(Seat):
                 await self._news.wait()
 
     async def _next_activity(self, until: float) -> PolledActivity | None:
+        """Return the most urgent activity; None if none came until the monotonic time `until`."""
         while not self._inbox:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -123,8 +124,9 @@ class TemporalSeat(Seat):
                 self._polls[queue] = asyncio.create_task(self._poll(queue))
 
     async def _poll(self, queue: str) -> None:
+        """Poll a queue once and put the activity into the inbox, or the error into `_failure`."""
         try:
-            client = await self._connection.use(_identity, works=True)
+            client = await self._connection.use(_return_client, works=True)
             ticket = await poll_activity(client, queue, self._name)
         except RPCError as error:
             self._failure = self._connection.failure(error)
@@ -132,14 +134,14 @@ class TemporalSeat(Seat):
             self._failure = error
         else:
             if ticket is not None and self._name in ticket.refused:
-                await self._attempt(lambda client: activities.give_back(client, ticket.token))
+                await self._try_call(lambda client: activities.give_back(client, ticket.token))
             elif ticket is not None:
                 self._inbox.append(ticket)
         finally:
             del self._polls[queue]
             self._news.set()
 
-    async def _claim(self, ticket: PolledActivity) -> Claim | None:
+    async def _claim_order(self, ticket: PolledActivity) -> Claim | None:
         """Claim the order behind an activity; None if others have it. After a DispatcherError it is claimed again."""
 
         async def ask(client: Client) -> ClaimReply | None:
@@ -161,11 +163,11 @@ class TemporalSeat(Seat):
             self._inbox.append(ticket)
             raise
         if reply is None:
-            await self._attempt(lambda client: activities.give_back(client, ticket.token))
+            await self._try_call(lambda client: activities.give_back(client, ticket.token))
             return None
         order = order_of(reply["order"])
         if order is None:  # unreadable for this version; the Job's log still records that it waits
-            await self._attempt(lambda client: activities.complete(client, ticket.token, {"again": None}))
+            await self._try_call(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
         claim = Claim(ticket.claim_id, order, reply["is_taken_over"])
         self._claims[claim.id] = _WorkflowClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
@@ -173,49 +175,49 @@ class TemporalSeat(Seat):
 
     @override
     async def beat(self) -> Sequence[str]:
-        held_claims = [held for held in self._claims.values() if not held.is_ending]
-        is_held = await asyncio.gather(*(self._renew_claim(held) for held in held_claims))
+        active_claims = [workflow_claim for workflow_claim in self._claims.values() if not workflow_claim.is_ending]
+        is_held = await asyncio.gather(*(self._renew_claim(workflow_claim) for workflow_claim in active_claims))
         lost = [
-            held.claim.id
-            for held, is_still_held in zip(held_claims, is_held, strict=True)
-            if not is_still_held and not held.is_ending and held.claim.id in self._claims
+            workflow_claim.claim.id
+            for workflow_claim, is_still_held in zip(active_claims, is_held, strict=True)
+            if not is_still_held and not workflow_claim.is_ending and workflow_claim.claim.id in self._claims
         ]
         for id in lost:
             del self._claims[id]
-        await self._connection.use(self._report)
-        await self._give_back(_UNCLAIMED_TIMEOUT_S)
+        await self._connection.use(self._publish_claims)
+        await self._return_unclaimed(_UNCLAIMED_TIMEOUT_S)
         return lost
 
     @override
     async def change(self, claim: Claim, order: Order) -> Claim:
         new_claim = Claim(claim.id, order, claim.is_taken_over)
-        held = self._claims.get(claim.id)
-        if held is not None:
+        workflow_claim = self._claims.get(claim.id)
+        if workflow_claim is not None:
 
             async def send(client: Client) -> None:
-                handle = client.get_workflow_handle(held.workflow_id, run_id=held.run_id)
+                handle = client.get_workflow_handle(workflow_claim.workflow_id, run_id=workflow_claim.run_id)
                 await handle.signal(names.CHANGE, args=[claim.id, to_json(order)])
 
             with suppress(LookupError):
                 await self._connection.use(send)
-            held.claim = new_claim
+            workflow_claim.claim = new_claim
         return new_claim
 
     @override
     async def release(self, claim: Claim, new_order: Order | None = None) -> None:
-        held = self._claims.get(claim.id)
-        if held is None:
+        workflow_claim = self._claims.get(claim.id)
+        if workflow_claim is None:
             return
         result: dict[str, JsonValue] = {"again": None if new_order is None else to_json(new_order)}
-        held.is_ending = True
+        workflow_claim.is_ending = True
         try:
             with suppress(LookupError):
                 await shield_until_done(
-                    self._connection.use(lambda client: activities.complete(client, held.token, result))
+                    self._connection.use(lambda client: activities.complete(client, workflow_claim.token, result))
                 )
             self._claims.pop(claim.id, None)
         finally:
-            held.is_ending = False
+            workflow_claim.is_ending = False
 
     async def _renew_claim(self, claim: _WorkflowClaim) -> bool:
         """Send a heartbeat for a claim, and return whether it is still held."""
@@ -224,29 +226,33 @@ class TemporalSeat(Seat):
         except LookupError:
             return False
 
-    async def _give_back(self, seconds: float) -> None:
+    async def _return_unclaimed(self, seconds: float) -> None:
         """Return the unclaimed activities that arrived at least `seconds` ago."""
         for ticket in [activity for activity in self._inbox if time.monotonic() - activity.came_at >= seconds]:
             self._inbox.remove(ticket)
-            end = activities.leave if ticket.is_unsure else activities.give_back
-            await self._attempt(partial(end, token=ticket.token))
+            finish = activities.leave if ticket.is_unsure else activities.give_back
+            await self._try_call(partial(finish, token=ticket.token))
 
     async def _unregister(self) -> None:
-        await self._give_back(0.0)
-        for held in list(self._claims.values()):
-            await self._attempt(partial(activities.leave, token=held.token))
+        await self._return_unclaimed(0.0)
+        for workflow_claim in list(self._claims.values()):
+            await self._try_call(partial(activities.leave, token=workflow_claim.token))
         await self._connection.use(lambda client: self._presence.report(client, (), leaves=True))
 
-    async def _report(self, client: Client) -> None:
+    async def _publish_claims(self, client: Client) -> None:
         await self._presence.report(
-            client, [order.run_id or order.job_id for order in (held.claim.order for held in self._claims.values())]
+            client,
+            [
+                order.run_id or order.job_id
+                for order in (workflow_claim.claim.order for workflow_claim in self._claims.values())
+            ],
         )
 
-    async def _attempt(self, work: Callable[[Client], Awaitable[None]]) -> None:
+    async def _try_call(self, work: Callable[[Client], Awaitable[None]]) -> None:
         """Make a call and ignore its failure: a timeout on the server later has this effect."""
         with suppress(DispatcherError, LookupError):
             await self._connection.use(work)
 
 
-async def _identity(client: Client) -> Client:
+async def _return_client(client: Client) -> Client:
     return client

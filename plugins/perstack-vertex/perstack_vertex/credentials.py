@@ -83,8 +83,8 @@ class Identity:
         """Return a token other than `instead_of`, which was refused. Raises ProviderError and MissingCredential."""
         async with self._refresh_lock:
             cached = self._token
-            refused = cached is not None and instead_of is not None and cached.value == instead_of.value
-            if cached is not None and not refused and self._google is not None and self._google.valid:
+            is_refused = cached is not None and instead_of is not None and cached.value == instead_of.value
+            if cached is not None and not is_refused and self._google is not None and self._google.valid:
                 return cached
             self._token = await self._create_token()
             return replace(self._token, is_new=True)
@@ -102,11 +102,11 @@ class Identity:
         from google.auth.exceptions import GoogleAuthError
 
         try:
-            google = self._google = self._google or _load(self._file)
+            google = self._google = self._google or _load_credentials(self._file)
         except (GoogleAuthError, OSError, ValueError) as error:
             raise _missing_error(self._file, error) from None
         try:
-            _send_for(google)
+            _request_token(google)
         except GoogleAuthError as error:
             raise _refusal_error(google, error) from None
         return Token(google.token or "", getattr(google, "quota_project_id", None))
@@ -114,7 +114,7 @@ class Identity:
 
 def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
     """Return the Application Default Credentials; None without any and no need. Raises MissingCredential."""
-    file = _file_of(env)
+    file = _credentials_file(env)
     if file is None and not is_needed:
         return None
     if not are_installed(LIBRARIES):
@@ -124,7 +124,8 @@ def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
     return Identity(file)
 
 
-def _file_of(env: Mapping[str, str]) -> Path | None:
+def _credentials_file(env: Mapping[str, str]) -> Path | None:
+    """Return the file that the environment names, or gcloud's; None if neither exists. Raises MissingCredential."""
     configured = env.get(FILE, "").strip()
     if configured:
         if not Path(configured).is_file():
@@ -135,7 +136,7 @@ def _file_of(env: Mapping[str, str]) -> Path | None:
     return default_file if default_file is not None and default_file.is_file() else None
 
 
-def _load(file: Path | None) -> GoogleCredentials:
+def _load_credentials(file: Path | None) -> GoogleCredentials:
     library = cast("_GoogleAuth", import_module("google.auth"))
     with warnings.catch_warnings():
         # it warns that the file must be trusted; it is the user's own
@@ -144,7 +145,7 @@ def _load(file: Path | None) -> GoogleCredentials:
     return cast("_Scoping", import_module("google.auth.credentials")).with_scopes_if_required(credentials, [_SCOPE])
 
 
-def _send_for(google: GoogleCredentials) -> None:
+def _request_token(google: GoogleCredentials) -> None:
     import requests
     from google.auth.transport.requests import Request
 
@@ -155,27 +156,30 @@ def _send_for(google: GoogleCredentials) -> None:
 def _missing_error(file: Path | None, error: Exception | None = None) -> MissingCredential:
     if file is None:
         return MissingCredential(f"provider google-vertex has no credentials: {_LOGIN}")
-    return MissingCredential(f"{file} holds no credentials of Google's ({_words(error)}): {_LOGIN}")
+    return MissingCredential(f"{file} holds no credentials of Google's ({_message_line(error)}): {_LOGIN}")
 
 
 def _refusal_error(google: GoogleCredentials, error: Exception) -> ProviderError:
+    """Convert google-auth's error, without the secrets that its text may quote."""
     from google.auth.exceptions import TransportError
 
     if isinstance(error, TransportError):
-        message = f"no access token, because Google cannot be reached: {_words(error)}"
+        message = f"no access token, because Google cannot be reached: {_message_line(error)}"
         return ProviderError(message, name="ConnectError", is_retryable=True)
-    words = _words(error)
+    message_line = _message_line(error)
     for name in ("refresh_token", "client_secret"):
         secret = getattr(google, name, None)
-        words = words.replace(secret, "[redacted]") if isinstance(secret, str) and secret else words
+        message_line = (
+            message_line.replace(secret, "[redacted]") if isinstance(secret, str) and secret else message_line
+        )
     return ProviderError(
-        f"Google gave no access token: {words}",
+        f"Google gave no access token: {message_line}",
         name="Authentication",
         is_retryable=bool(getattr(error, "retryable", False)),
     )
 
 
-def _words(error: Exception | None) -> str:
+def _message_line(error: Exception | None) -> str:
     """Return the first argument of an error on one line; further ones contain the whole response."""
-    words = error.args[0] if error is not None and error.args else error
-    return " ".join(str(words).split())
+    argument = error.args[0] if error is not None and error.args else error
+    return " ".join(str(argument).split())

@@ -95,8 +95,8 @@ class ProjectLocation:
 def place_of(settings: VertexSettings, env: Mapping[str, str]) -> ProjectLocation:
     """Return project and location. Raises MissingCredential if one is missing, UsageError if a variable is invalid."""
     return ProjectLocation(
-        settings.project or _of_env(env, PROJECTS, "project", "GOOGLE_CLOUD_PROJECT", _PROJECT),
-        settings.location or _of_env(env, LOCATIONS, "location", "GOOGLE_CLOUD_LOCATION", _LOCATION),
+        settings.project or _read_variable(env, PROJECTS, "project", "GOOGLE_CLOUD_PROJECT", _PROJECT),
+        settings.location or _read_variable(env, LOCATIONS, "location", "GOOGLE_CLOUD_LOCATION", _LOCATION),
     )
 
 
@@ -106,7 +106,8 @@ def endpoint_of(settings: VertexSettings, env: Mapping[str, str], location: Proj
     return Endpoint(with_version(base_url, API_VERSION), settings.headers, *settings.silences())
 
 
-def _of_env(env: Mapping[str, str], names: tuple[str, ...], kind: str, variable: str, pattern: str) -> str:
+def _read_variable(env: Mapping[str, str], names: tuple[str, ...], kind: str, variable: str, pattern: str) -> str:
+    """Return the first of these variables that is set. Raises MissingCredential and UsageError."""
     value = first_of(env, names)
     if value is None:
         raise MissingCredential(
@@ -133,14 +134,14 @@ class VertexProvider(HttpProvider):
         """Connect to nothing yet; `identity` is None if requests need no token."""
         super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
-        self._place = location
+        self._location = location
         self._identity = identity
 
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         if request.model.startswith("claude"):
-            return await self._by_claude(request, on_delta)
-        path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
+            return await self._generate_with_claude(request, on_delta)
+        path = self._location.path_of("google", request.model, "streamGenerateContent?alt=sse")
 
         async def post(body: bytes, on_data: OnData) -> None:
             await self._post(path, body, on_data)
@@ -152,12 +153,12 @@ class VertexProvider(HttpProvider):
     def takes(self, model: str, mime_type: str) -> bool:
         return is_common_media(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
-    async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+    async def _generate_with_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         blobs = await missing_blobs(request, turns_of(request))
         opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION, "stream": True}
         body = encode(request, self._settings.for_claude(), blobs, opening=opening)
         decoder = MessagesDecoder(on_delta)
-        path = self._place.path_of("anthropic", request.model, "streamRawPredict")
+        path = self._location.path_of("anthropic", request.model, "streamRawPredict")
         await self._post(path, body, decoder.feed)
         return complete_generation(decoder.finish(), request, self._settings.for_claude())
 

@@ -207,7 +207,7 @@ def test_credentials_of_a_container_come_from_its_own_server(monkeypatch: pytest
 def test_credentials_that_do_not_come_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perstack_bedrock.credentials, "_LOOKUP_TIMEOUT_S", 0.05)
     may_end = threading.Event()
-    monkeypatch.setattr(AwsAccount, "_credentials", lambda self: may_end.wait(30))
+    monkeypatch.setattr(AwsAccount, "_get_credentials", lambda self: may_end.wait(30))
     threading.Timer(1, may_end.set).start()
     error = _failed({**REGION, **KEYS})
     assert (error.name, error.is_retryable) == ("Timeout", True)

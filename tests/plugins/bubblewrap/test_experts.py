@@ -90,7 +90,7 @@ def test_without_bwrap_it_is_said_what_to_install_and_nothing_runs(terminal: Ter
     terminal.project('[experts.a]\ninstruction = "x"\nruntime = "bubblewrap"\n', a=[reply("ok")])
     if Path("/usr/bin/bwrap").exists() or Path("/bin/bwrap").exists():
         with pytest.raises(UsageError, match="apt install bubblewrap"):
-            machine.find({"PATH": str(tmp_path)}, path="")
+            machine.find_bwrap({"PATH": str(tmp_path)}, path="")
         return
     ran = terminal.call("run", "a", "q", "--provider", "scripted")
     assert (ran.code, ran.out) == (2, "")

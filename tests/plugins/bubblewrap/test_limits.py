@@ -156,7 +156,7 @@ def test_a_program_whose_number_of_processes_cannot_be_set_does_not_begin(
     monkeypatch.setattr(cgroups, "cgroup_parents", lambda: ())
     monkeypatch.setattr(pid_max, "is_possible", lambda: True)
     monkeypatch.setattr(limits, "is_possible", lambda: True)
-    monkeypatch.setattr(limits, "_by_rlimit", lambda key: False)
+    monkeypatch.setattr(limits, "_uses_rlimit", lambda key: False)
     monkeypatch.setattr(pid_max, "_SET", "echo no such setting >&2; exit 1")
     with pytest.raises(SkillError, match=r"`processes` of \[sandbox\] cannot be set: no such setting"):
         box.with_policy(processes=64).run("touch begun")

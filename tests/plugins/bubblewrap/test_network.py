@@ -180,10 +180,10 @@ def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_nex
         for number in range(300):
             os.write(writing, json.dumps(f"{number}.example:80").encode() + b"\n")
             proxy.read_refusals()
-        before = proxy.count
+        before = proxy.refusal_count
         os.write(writing, b'"other.example:80"\n"299.example:80"\n{}\nnot json\n')
-        assert proxy.refusals(before) == ("other.example:80", "299.example:80")
-        assert len(proxy.refusals(0)) == 100
+        assert proxy.refusals_since(before) == ("other.example:80", "299.example:80")
+        assert len(proxy.refusals_since(0)) == 100
     finally:
         os.close(reading)
         os.close(writing)

@@ -17,7 +17,7 @@ from perstack_bubblewrap.bwrap_arguments import (
     System,
     arguments,
     environment,
-    inner_mounts,
+    find_inner_mounts,
     open_mount_sources,
 )
 from perstack_bubblewrap.file_view import ProtectedFileScanner
@@ -65,7 +65,7 @@ def test_every_call_gets_a_verdict(number: int, args: list[int]) -> None:
 
 
 def words(view: FolderView, **env: str) -> list[str]:
-    within = inner_mounts(view)
+    within = find_inner_mounts(view)
     handles = dict.fromkeys((*within.changeable, *within.fixed), 9)
     made = arguments(System(hidden="/hidden"), view, cwd="/w", env=env, handles=handles)
     return made.decode().split("\0")[:-1]
@@ -89,7 +89,7 @@ def test_what_is_within_comes_after_what_is_around_it() -> None:
         emptied=("/w/perstack",),
         hidden=("/w/.env",),
         fixed=("/w/.git/hooks", "/w/x/perstack.toml"),
-        held=("/w/.git",),
+        unmovable=("/w/.git",),
         anchored=("/w/x/perstack.toml",),
     )
     assert sorted(mounted_places(view)) == sorted(
@@ -169,7 +169,7 @@ def test_a_folder_whose_times_were_set_back_is_looked_at_again(tmp_path: Path) -
     os.utime(tmp_path, ns=(10**18, 10**18))
     finder = ProtectedFileScanner(str(tmp_path))
     settled = time.monotonic() + 10
-    while not finder._known or not next(iter(finder._known.values())).is_settled:
+    while not finder._cached_folders or not next(iter(finder._cached_folders.values())).is_settled:
         assert finder.scan().gits == ()
         assert time.monotonic() < settled
     (tmp_path / ".git").mkdir()
@@ -198,6 +198,6 @@ def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path
     (work / "b").rename(work / "c")
     (work / "b").symlink_to(keys)
     assert len(found.fixed) == 2
-    view = FolderView(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.fixed)
+    view = FolderView(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), unmovable=found.fixed)
     with open_mount_sources(view) as handles:
         assert handles == {}

@@ -243,7 +243,7 @@ def test_a_page_of_ten_thousand_jobs_takes_an_index(postgres: PostgresServer) ->
 )
 def test_what_is_shown_of_an_address_has_no_secret(location: str, shown: str) -> None:
     address = parse(location)
-    assert address.shown == shown
+    assert address.display_url == shown
     assert "schema=" not in address.conninfo
 
 

@@ -270,12 +270,12 @@ class Assault:
                 folder,
                 *self._next_command(job_id, evidence),
                 aside=self._room / f"{number}-aside",
-                fault=_rest_of(fault, victims),
+                fault=_remaining_fault(fault, victims),
                 after=next(after, None),
             )
             victims.append(victim)
             try:
-                new_evidence = asyncio.run(self._look(folder, job_id))
+                new_evidence = asyncio.run(self._read_evidence(folder, job_id))
             except PerstackError as error:
                 findings.append(ChaosFinding("wrong", f"cannot be read: {error}"))
                 break
@@ -306,7 +306,7 @@ class Assault:
             return ("answer", evidence.approval or job_id, target.answer, *target.options, *storage_args)
         return ("resume", job_id, *target.options, *storage_args)
 
-    async def _look(self, folder: Path, job_id: str) -> Evidence:
+    async def _read_evidence(self, folder: Path, job_id: str) -> Evidence:
         async with self._host(folder) as host:
             return await evidence_of(host, job_id)
 
@@ -321,7 +321,7 @@ class Assault:
         )
 
 
-def _rest_of(fault: Fault | None, victims: list[Victim]) -> Fault | None:
+def _remaining_fault(fault: Fault | None, victims: list[Victim]) -> Fault | None:
     if fault is None:
         return None
     past = sum(victim.boundaries(fault.kind) for victim in victims)

@@ -119,11 +119,11 @@ _state: dict[str, _Injector] = {}  # the injector of this process, under the onl
 def prepare() -> None:
     """Install the counters, inactive. Must be called before importing what is to be counted."""
     for name in _WRITE_FUNCTIONS:
-        _replace(os, name, _writing)
+        _replace(os, name, _counting_write)
     for name in _HANDLE_FUNCTIONS:
-        _replace(os, name, _by_handle)
+        _replace(os, name, _counting_by_handle)
     for name in _PATH_FUNCTIONS:
-        _replace(os, name, _by_path)
+        _replace(os, name, _counting_by_path)
     connect = sqlite3.connect
 
     def connect_counted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
@@ -151,10 +151,10 @@ def _replace(module: object, name: str, wrapped: Callable[[Callable[..., Any]], 
     setattr(module, name, counted)
 
 
-def _writing(real: Callable[..., int]) -> Callable[..., int]:
+def _counting_write(real: Callable[..., int]) -> Callable[..., int]:
     def write(fd: int, data: bytes, *args: Any) -> int:
         injector = _state.get("armed")
-        if injector is None or not _is_of_disk(fd):
+        if injector is None or not _is_on_disk(fd):
             return real(fd, data, *args)
         kind = injector.change()
         if kind == "torn":
@@ -166,26 +166,30 @@ def _writing(real: Callable[..., int]) -> Callable[..., int]:
     return write
 
 
-def _by_handle(real: Callable[..., Any]) -> Callable[..., Any]:
+def _counting_by_handle(real: Callable[..., Any]) -> Callable[..., Any]:
     def call(fd: Any, *args: Any) -> Any:
         injector = _state.get("armed")
         number = fd if isinstance(fd, int) else fd.fileno()
-        return real(fd, *args) if injector is None or not _is_of_disk(number) else _pass(injector, real, fd, *args)
+        return (
+            real(fd, *args)
+            if injector is None or not _is_on_disk(number)
+            else _count_and_call(injector, real, fd, *args)
+        )
 
     return call
 
 
-def _by_path(real: Callable[..., Any]) -> Callable[..., Any]:
+def _counting_by_path(real: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         injector = _state.get("armed")
         if injector is None or not injector.is_inside(path):
             return real(path, *args, **kwargs)
-        return _pass(injector, real, path, *args, **kwargs)
+        return _count_and_call(injector, real, path, *args, **kwargs)
 
     return call
 
 
-def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _count_and_call(injector: _Injector, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     kind = injector.change()
     if kind == "torn":
         with suppress(OSError):  # a call that fails as expected, as of a directory that exists, is a boundary too
@@ -245,7 +249,7 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
         _fail(injector.change())
 
 
-def _is_of_disk(fd: int) -> bool:
+def _is_on_disk(fd: int) -> bool:
     if fd <= 2:
         return False
     mode = os.fstat(fd).st_mode

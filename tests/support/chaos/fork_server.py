@@ -139,7 +139,7 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
     board, began = Board(), time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _become(order, board)
+        _run_victim(order, board)
     after = order["after"]
 
     signals = [signal.SIGKILL, signal.Signals(order["signal"])]
@@ -164,7 +164,7 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _become(order: dict[str, Any], board: Board) -> None:
+def _run_victim(order: dict[str, Any], board: Board) -> None:
     for number, (path, flags) in enumerate(
         (
             (order["stdin"], os.O_RDONLY),
@@ -180,8 +180,8 @@ def _become(order: dict[str, Any], board: Board) -> None:
     os.chdir(order["cwd"])
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sys.argv = ["perstack", *order["argv"]]
-    _keep_a_ledger(order["ledger"])
-    _set_ahead(round(order["ahead"] * 1e9))
+    _record_calls(order["ledger"])
+    _move_clock_ahead(round(order["ahead"] * 1e9))
     fault = order["fault"]
     arm(Path(order["root"]), None if fault is None else Fault(*fault), board)
     code: object = 1
@@ -201,7 +201,7 @@ def _become(order: dict[str, Any], board: Board) -> None:
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
-def _set_ahead(nanoseconds: int) -> None:
+def _move_clock_ahead(nanoseconds: int) -> None:
     real_time_ns = time.time_ns
 
     def moved_clock() -> int:
@@ -210,7 +210,7 @@ def _set_ahead(nanoseconds: int) -> None:
     time.time_ns = moved_clock
 
 
-def _keep_a_ledger(path: str) -> None:
+def _record_calls(path: str) -> None:
     """Record the beginning and end of each tool call that is really made, without counting these writes."""
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call

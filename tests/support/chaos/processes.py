@@ -138,10 +138,10 @@ class Victims:
             **answer,
             out=out.read_bytes(),
             err=err.read_text(errors="replace"),
-            began=_keys(marks, "began"),
-            ended=_keys(marks, "ended"),
+            began=_keys_after(marks, "began"),
+            ended=_keys_after(marks, "ended"),
         )
 
 
-def _keys(marks: Sequence[tuple[str, str, str]], word: str) -> tuple[str, ...]:
+def _keys_after(marks: Sequence[tuple[str, str, str]], word: str) -> tuple[str, ...]:
     return tuple(key for mark, _, key in marks if mark == word)
