@@ -205,8 +205,8 @@ class IndexedLog(Generic[S, E, M]):
 
     def shorter(self, owner_id: str, events: int, had: int) -> Damaged:
         """Create the error for a log that has fewer events than its stored summary says."""
-        words = self._definition.store.shorter.format(found=events, had=had)
-        return Damaged(f"{self._definition.title}{owner_id}: {words}", readable=events)
+        message = self._definition.store.shorter.format(found=events, had=had)
+        return Damaged(f"{self._definition.title}{owner_id}: {message}", readable=events)
 
     async def _read_and_compare(self, owner_id: str) -> PartialLog[S, E]:
         stored = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
@@ -222,9 +222,9 @@ class IndexedLog(Generic[S, E, M]):
             return self.shorter(owner_id, len(lines), expected)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
-        words = self._definition.store.rewritten
-        return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {words}", readable=0)
+        message = self._definition.store.rewritten
+        return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {message}", readable=0)
 
     def _not_found(self, owner_id: str) -> NotFound:
-        words = self._definition.missing.format(of=owner_id, location=self.location)
-        return NotFound(words, next_steps=(self._definition.listed,))
+        message = self._definition.missing.format(of=owner_id, location=self.location)
+        return NotFound(message, next_steps=(self._definition.listed,))

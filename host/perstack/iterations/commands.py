@@ -66,8 +66,8 @@ async def measure_by_command(
     try:
         return measurement_in(result.out.decode("utf-8", "replace"))
     except ValueError as error:
-        words = result.last_words and f", stderr: {result.last_words}"
-        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{words}") from error
+        error_suffix = result.last_error_line and f", stderr: {result.last_error_line}"
+        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{error_suffix}") from error
 
 
 async def measure_by_function(
@@ -101,8 +101,8 @@ async def measure_by_function(
     try:
         answer = json.loads(result.out)
     except ValueError as error:
-        words = result.last_words and f", stderr: {result.last_words}"
-        raise SkillError(f"{name} ended with exit status {result.status} and no answer{words}") from error
+        error_suffix = result.last_error_line and f", stderr: {result.last_error_line}"
+        raise SkillError(f"{name} ended with exit status {result.status} and no answer{error_suffix}") from error
     if "missing" in answer:
         raise SkillError(f"{name} is not available: {answer['missing']}")
     if "raised" in answer:
@@ -142,8 +142,8 @@ async def failure_reason(
     if result.status == 0:
         return ""
     lines = result.out.decode("utf-8", "replace").strip().splitlines()
-    words = result.last_words or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
-    return f"{name} ended with exit status {result.status}" + (f": {words}" if words else "")
+    reason = result.last_error_line or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
+    return f"{name} ended with exit status {result.status}" + (f": {reason}" if reason else "")
 
 
 # Commands that poll for an event.

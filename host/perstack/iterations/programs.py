@@ -33,7 +33,7 @@ class ProgramResult:
 
     status: int
     out: bytes
-    last_words: str  # the last line of its stderr, truncated
+    last_error_line: str  # the last line of its stderr, truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +103,17 @@ async def run_program(
                 status = await process.wait()
         except TimeoutError as error:
             raise SkillError(
-                f"{name} was ended after its timeout of {timeout} ms{_after_colon(_words(err))}"
+                f"{name} was ended after its timeout of {timeout} ms{_after_colon(_last_line(err))}"
             ) from error
         output, limit = out.read_rest(), runtime.ending(process).limit
         if limit:
-            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
+            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_last_line(err))}")
         if len(output) > MAX_OUTPUT_BYTES:
             limit = f"{MAX_OUTPUT_BYTES:,} bytes"
             raise SkillError(f"{name} wrote more than {limit} to stdout: let it write its answer alone")
         if status < 0:
-            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
-        return ProgramResult(status, output, _words(err))
+            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_last_line(err))}")
+        return ProgramResult(status, output, _last_line(err))
 
 
 class _ProgramOutput:
@@ -183,10 +183,10 @@ class _ProgramOutput:
         asyncio.get_running_loop().remove_reader(self._pipe)
 
 
-def _after_colon(words: str) -> str:
-    return words and f": {words}"
+def _after_colon(text: str) -> str:
+    return text and f": {text}"
 
 
-def _words(err: _ProgramOutput) -> str:
+def _last_line(err: _ProgramOutput) -> str:
     lines = err.read_rest().decode("utf-8", "replace").strip().splitlines()
     return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

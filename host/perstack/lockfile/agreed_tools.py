@@ -86,15 +86,15 @@ class AgreedTools:
             ("new, left out", [name for name, tool in judged.items() if tool is None]),
             ("changed, each call asks", [name for name, tool in judged.items() if tool is not None and tool.changed]),
         ]
-        yield from (f"{words}: {_list(sorted(names))}" for words, names in lists if names)
+        yield from (f"{label}: {_list(sorted(names))}" for label, names in lists if names)
         if has_other_instructions:
             yield "its instructions changed, the new ones are not shown to the model"
 
     def _notice(self, skill: str, differences: list[str]) -> str:
-        words = "; ".join(differences)
+        details = "; ".join(differences)
         if self._is_locked:
-            return f"{out_of_date(skill)} ({words})"
-        return f"skill {skill} has changed since this Job first used it ({words}); a new Job takes it as it is"
+            return f"{out_of_date(skill)} ({details})"
+        return f"skill {skill} has changed since this Job first used it ({details}); a new Job takes it as it is"
 
 
 def _list(names: list[str]) -> str:

@@ -97,7 +97,7 @@ def too_large_together(media: Sequence[SentMedium], media_limits: MediaLimits, t
 
 
 def _oldest(
-    media: Sequence[SentMedium], most: int | None, weight: Callable[[MediaFacts], int], words: str
+    media: Sequence[SentMedium], most: int | None, weight: Callable[[MediaFacts], int], limit_text: str
 ) -> dict[str, str]:
     """Return the oldest media to leave out so that the rest fits `most`, and each medium that exceeds it alone."""
     weights = [weight(medium.facts) for medium in media]
@@ -112,5 +112,5 @@ def _oldest(
         if total > (most * _FILL_RATIO if kept else most):
             break
         kept.add(medium.name)
-    reason = f"the endpoint takes no request with more than {words.format(most)}"
+    reason = f"the endpoint takes no request with more than {limit_text.format(most)}"
     return {medium.name: reason for medium in media if medium.name not in kept}

@@ -146,11 +146,11 @@ def answer_decision(subject: JobSubject, arguments: _WithAnswer) -> NeededDecisi
         return None
     if asking.call_digest and read_approval(asking, arguments.answer_text).denies:
         return None
-    words = "Approve a call" if asking.call_digest else "Answer a question"
+    action = "Approve a call" if asking.call_digest else "Answer a question"
     answer = arguments.answer_text
     shown = json.dumps(asking.shown, ensure_ascii=False)
     return NeededDecision(
-        f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
+        f"{action} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
         Decide("answer", asking.id, answer),
         seal=asking.call_digest,
         answers=subject.job.id,

@@ -103,15 +103,15 @@ class EndpointQueue:
                 case _:
                     assert_never(decision)
 
-    def record_failure(self, name: str, words: str) -> None:
+    def record_failure(self, name: str, message: str) -> None:
         """Count a failure that suggests that the endpoint is down. Print a notice when the circuit opens."""
         previous, now = self.pace, asyncio.get_running_loop().time()
-        self.pace = after_failure(previous, now, words)
+        self.pace = after_failure(previous, now, message)
         if self.pace.open_until > previous.open_until:
             seconds = self.pace.open_until - now
             notice(
                 f"{name} has failed {self.pace.failures} times in a row; nothing is sent there for {seconds:.0f} s."
-                f" The latest error: {words}"
+                f" The latest error: {message}"
             )
 
 

@@ -137,8 +137,8 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
         try:
             blobs[name] = await storage.blob(job_id, name)
         except NotFound as error:
-            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
-            raise Damaged(words, readable=0) from error
+            message = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
+            raise Damaged(message, readable=0) from error
         size += len(blobs[name])
         if size > MAX_BLOB_BYTES:
             break  # too large already: `recording_of` refuses it
