@@ -71,8 +71,8 @@ async def _verify_single_log(definition: IndexedLogFormat[S, E, M], storage: Sto
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, message) for seq, message in sorted(log.wrong)]
-    if len(log.chain) < stored.floor and not findings:
-        message = f"the log ends at {len(log.chain)}, but {name} says it had {stored.floor} events"
+    if len(log.chain) < stored.min_length and not findings:
+        message = f"the log ends at {len(log.chain)}, but {name} says it had {stored.min_length} events"
         findings.append(Finding("", 0, message))
     elif stored.head is not None:
         findings += compare_with_head("", stored.head, log.chain)
@@ -88,7 +88,7 @@ async def _verify_single_log(definition: IndexedLogFormat[S, E, M], storage: Sto
             state, head = state_at_head
             findings += _compare_with_summary(name, stored, with_head(definition.summary(state).to_json(), head))
         unchecked += await _report_missing_jobs(storage, definition.jobs(log.state))
-    checked = Checked(len(log.chain), int(stored.head is not None or stored.floor > 0), summary_count)
+    checked = Checked(len(log.chain), int(stored.head is not None or stored.min_length > 0), summary_count)
     return Report(owner_id, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
@@ -110,8 +110,8 @@ def _compare_with_summary(name: str, stored: StoredSummary, expected: bytes) -> 
         differences = cache_differences(stored.text or b"", expected)
     except ValueError:
         return [Finding("", 0, f"{name} cannot be parsed; its content is in the log too")]
-    if stored.head is not None and stored.floor not in (0, stored.head.seq):
-        differences.append(f"is stored as that of event {stored.floor}, but says it is that of {stored.head.seq}")
+    if stored.head is not None and stored.min_length not in (0, stored.head.seq):
+        differences.append(f"is stored as that of event {stored.min_length}, but says it is that of {stored.head.seq}")
     return [Finding("", 0, f"{name} {difference}") for difference in differences]
 
 

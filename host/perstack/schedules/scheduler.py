@@ -26,7 +26,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
-from perstack.iterations.commands import ask_command
+from perstack.iterations.commands import poll_command
 from perstack.iterations.evolve import SeriesSummary
 from perstack.iterations.programs import command_sandbox
 from perstack.ports.environment import inherit_variables
@@ -296,7 +296,7 @@ class Scheduler:
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert_key) as sandbox:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
-            return await ask_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
+            return await poll_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
 
     async def _apply(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.

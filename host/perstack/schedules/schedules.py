@@ -126,14 +126,14 @@ def _jobs(schedule_state: ScheduleState) -> Sequence[str]:
 SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
     kind="schedule",
     title="schedule ",
-    missing="nothing has happened to a schedule {of} yet in {location}",
-    listed=Inspect("schedules"),
+    missing_text="nothing has happened to a schedule {of} yet in {location}",
+    list_step=Inspect("schedules"),
     check=check_schedule_name,
     parse=parse_schedule_event,
     owner=lambda event: event.schedule,
-    after=evolve_schedule,
+    apply=evolve_schedule,
     summary=lambda state: state,
-    damaged=damaged_schedule,
+    damaged_summary=damaged_schedule,
     jobs=_jobs,
     store=IndexEntries(frozenset(("name", "version", "lines", "updatedAt"))),
 )
