@@ -80,7 +80,7 @@ async def measure_by_function(
 ) -> Measurement:
     """Call the function in a child process, which is killed if it does not return in time. Raises SkillError.
 
-    The child gets the variables of a command, and its `requiredEnv`. In a sandbox it may read the modules of this process.
+    The child gets the variables of a command, and its `requiredEnv`. In a sandbox it may read this process's modules.
     """
     name = evaluator_label(evaluator)
     if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):

@@ -169,7 +169,7 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
         rows: list[Row] = from_json(b"[" + b",".join(non_empty) + b"]")
     except ValueError:
         rows = []
-    if len(rows) == len(non_empty) and all(map(_INDEX.reads, rows)):
+    if len(rows) == len(non_empty) and all(map(_INDEX.is_summary, rows)):
         return rows
     valid_rows: list[Row] = []
     for entry in non_empty:
