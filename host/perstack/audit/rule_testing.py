@@ -27,8 +27,8 @@ from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
-from perstack.recordings.past_calls import PastCall, PastRun, past_run
-from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
+from perstack.recordings.past_calls import PastCall, PastRun, read_past_run
+from perstack.recordings.recorded_calls import RecordedCalls, expert_key_of, host_skills, known_tools
 from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.source import Reporter
 
@@ -117,13 +117,13 @@ class Backtest:
         return results
 
     def _backtest_job(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
-        runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
+        runs = {run_id: read_past_run(run_id, lines) for run_id, lines in logs.items()}
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0
         changed: list[ChangedRuling] = []
         for run_past_run in runs.values():
             chain = chains[run_past_run.id] = self._chain(run_past_run, runs)
-            key = key_of(run_past_run)
+            key = expert_key_of(run_past_run)
             to_policy_call = self._calls.of(run_past_run)
             for past_call in run_past_run.calls:
                 if past_call.timestamp < since:
@@ -141,7 +141,7 @@ class Backtest:
         callers: dict[str, Expert] = {}
         current: PastRun | None = past_run
         while current is not None and current.id not in callers:
-            key = key_of(current)
+            key = expert_key_of(current)
             callers[current.id] = self._project.expert(key) or Expert(key=key, instruction="")
             current = runs.get(current.works_for or "")
         expert, *parents = callers.values()
