@@ -484,11 +484,11 @@ class Host:
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
-        from perstack.oversight.inbox import in_order, waiting_jobs
+        from perstack.oversight.inbox import merge_by_age, waiting_jobs
         from perstack.tasks.waiting_tasks import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
-        return in_order(await waiting_jobs(self.jobs), *of_tasks)
+        return merge_by_age(await waiting_jobs(self.jobs), *of_tasks)
 
     # --- frequent methods of Jobs ---------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, Re
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.schemas.json_schema import Meter, schema_problem
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.media.file_headers import readable_medium
+from perstack.media.file_headers import with_true_type
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
 from perstack_mcp.server_interface import describe
 
@@ -445,7 +445,7 @@ async def _convert_part(block: SamplingMessageContentBlock, blobs: BlobStore) ->
     except ValueError as error:
         raise ValueError("an image is not base64") from error
     part = BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
-    return readable_medium(part, data)
+    return with_true_type(part, data)
 
 
 def _reject_block(block: SamplingMessageContentBlock) -> str:

@@ -12,10 +12,10 @@ from perstack.agent_skills.front_matter import (
     NotPlain,
     SkillFile,
     digest_of_files,
-    divided,
     legal_skill_name,
     read_head,
     read_table,
+    split_front_matter,
 )
 from perstack.core.definitions.skills import wrong_skill_name
 
@@ -38,7 +38,7 @@ metadata:
 
 
 def head_of(text: str, folder: str = "my-skill"):
-    return read_head(divided(text)[0], folder)
+    return read_head(split_front_matter(text)[0], folder)
 
 
 def skill(*lines: str, name: str = "my-skill") -> str:
@@ -216,7 +216,7 @@ def test_yaml_that_is_more_than_plain_is_refused_in_a_moment(text: str) -> None:
 
 
 def test_the_body_is_what_follows_the_second_line_of_dashes() -> None:
-    assert divided("---\r\nname: x\r\n---\r\n\r\nText\n---\nmore\n")[1] == "Text\n---\nmore"
+    assert split_front_matter("---\r\nname: x\r\n---\r\n\r\nText\n---\nmore\n")[1] == "Text\n---\nmore"
 
 
 def test_the_digest_of_a_skill_is_that_of_what_sha256sum_prints() -> None:

@@ -22,8 +22,8 @@ from perstack.recordings.model import (
     Recording,
     SaidApproval,
     SaidForm,
+    format_call,
     parse_recording,
-    shown_call,
 )
 from perstack.recordings.play import chosen_tools
 
@@ -148,7 +148,7 @@ def test_a_recording_with_any_value_in_any_place_is_read_or_refused(data: st.Dat
             break
         place = inner
     try:
-        parse_recording(json.dumps(document).encode(), "it").places()
+        parse_recording(json.dumps(document).encode(), "it").runs_by_place()
     except UsageError as error:
         lines = str(error).splitlines()
     else:
@@ -166,8 +166,8 @@ def test_a_chain_of_runs_without_end_is_refused_in_bounded_time() -> None:
 
 
 def test_a_call_is_shown_as_permission_rules_are_written() -> None:
-    assert shown_call("exec", {"command": "ls", "args": ["-l"]}) == 'exec(command=ls, args=["-l"])'
-    assert len(shown_call("write", {"text": "x" * 1000})) < 200
+    assert format_call("exec", {"command": "ls", "args": ["-l"]}) == 'exec(command=ls, args=["-l"])'
+    assert len(format_call("write", {"text": "x" * 1000})) < 200
 
 
 HIDING = SecretMasker(

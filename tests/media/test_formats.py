@@ -9,8 +9,8 @@ from pictures import ENCRYPTED_PDF, PDF, animation, picture
 
 from perstack.core.messages.media import MediaLimits
 from perstack.core.messages.messages import BlobPart, TextPart
-from perstack.media.file_headers import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
-from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
+from perstack.media.file_headers import MediaFacts, declared_type, defect_of, facts_of, media_type, with_true_type
+from perstack.media.limits import SentMedium, find_excess_bytes, find_excess_count, find_problem
 
 _HEADS = (
     picture()[:40], picture("JPEG")[:200], picture("GIF"), picture("WEBP"), picture("BMP")[:60], picture("TIFF")[:60],
@@ -54,10 +54,10 @@ def test_any_bytes_are_judged_without_an_error(head: bytes, tail: bytes, cut: in
         assert facts.sides is None or min(facts.sides) > 0
         assert defect_of(data) is None or kind is not None
         part = BlobPart(sha256="a", mime_type=declared, size=len(data))
-        found = readable_medium(part, data)
+        found = with_true_type(part, data)
         assert isinstance(found, TextPart) or found.sha256 == "a"
         if isinstance(found, BlobPart):
-            assert readable_medium(found, data) == found, "a repaired medium needs no repair"
+            assert with_true_type(found, data) == found, "a repaired medium needs no repair"
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ _media = st.lists(
 @given(_media)
 def test_what_is_left_of_a_request_is_within_the_limits_and_is_the_newest(media: list[SentMedium]) -> None:
     limits = MediaLimits(max_images=10, max_pdfs=5, max_pdf_pages=100, max_request_bytes=20_000_000)
-    left_out = too_many(media, limits)
+    left_out = find_excess_count(media, limits)
     media = [medium for medium in media if medium.name not in left_out]
     images = [medium for medium in media if medium.is_image]
     pdfs = [medium for medium in media if not medium.is_image]
     assert len(images) <= 10
     assert len(pdfs) <= 5
     assert sum(medium.facts.pages for medium in pdfs) <= 100
-    assert too_many(media, limits) == {}, "nothing is left out twice"
-    omitted = too_large_together(media, limits, 100_000)
+    assert find_excess_count(media, limits) == {}, "nothing is left out twice"
+    omitted = find_excess_bytes(media, limits, 100_000)
     media = [medium for medium in media if medium.facts.base64_size <= 20_000_000 - (1 << 20) - 100_000]
     kept = [medium for medium in media if medium.name not in omitted]
     assert sum(medium.facts.base64_size for medium in kept) + 100_000 <= 20_000_000
@@ -112,12 +112,12 @@ def test_what_is_left_of_a_request_is_within_the_limits_and_is_the_newest(media:
 def test_a_medium_that_fits_alone_is_never_left_out_for_the_older_ones() -> None:
     limits = MediaLimits(max_request_bytes=20_000_000)
     media = [_medium(1, 9_000_000), _medium(2, 9_000_000), _medium(3, 13_000_000)]
-    assert set(too_large_together(media, limits, 0)) == {"1", "2"}
-    assert set(too_large_together([*media, _medium(4, 30_000_000)], limits, 0)) == {"1", "2", "4"}
+    assert set(find_excess_bytes(media, limits, 0)) == {"1", "2"}
+    assert set(find_excess_bytes([*media, _medium(4, 30_000_000)], limits, 0)) == {"1", "2", "4"}
 
 
 def test_the_side_that_an_image_may_have_depends_on_how_many_there_are() -> None:
     limits = MediaLimits(max_side_pixels=8_000, many_images=20, max_side_pixels_of_many=2_000)
     facts = MediaFacts("image/png", 9, (5_000, 10))
-    assert problem_of(facts, limits, 20) is None
-    assert problem_of(facts, limits, 21) == "it has 5,000 × 10 pixels, and the endpoint takes 2,000 a side"
+    assert find_problem(facts, limits, 20) is None
+    assert find_problem(facts, limits, 21) == "it has 5,000 × 10 pixels, and the endpoint takes 2,000 a side"

@@ -157,7 +157,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
 
     async def take_turn(number: int) -> None:
         with ticket_for(provider, "p", limits, lambda reason, ahead, seconds: None) as place:
-            await place.enter(1)
+            await place.wait_for_turn(1)
             entered.append(number)
             moments.append(asyncio.get_running_loop().time())
             await asyncio.sleep(answers[number % len(answers)])
@@ -188,19 +188,19 @@ def test_one_that_is_sent_away_keeps_its_place_and_one_that_is_cancelled_holds_u
 
         async def later(name: str) -> None:
             with ticket_for(provider, "p", ProviderLimits(name="p"), lambda reason, ahead, seconds: None) as place:
-                await place.enter(1)
+                await place.wait_for_turn(1)
                 order.append(name)
                 place.record_outcome(None)
 
         with ticket_for(provider, "p", ProviderLimits(name="p"), lambda reason, ahead, seconds: None) as first:
-            await first.enter(1)
+            await first.wait_for_turn(1)
             first.record_outcome(sent_away)
             async with asyncio.TaskGroup() as group:
                 gone, _ = group.create_task(later("gone")), group.create_task(later("second"))
                 await asyncio.sleep(0)
                 gone.cancel()
                 await asyncio.sleep(0.06)
-                await first.enter(1)
+                await first.wait_for_turn(1)
                 order.append("first")
                 first.record_outcome(None)
         return order

@@ -1,6 +1,6 @@
 """AGENTS.md, a project's instructions to agents in the public format: find the files, and make a model's text of them.
 
-They are read from the top of the repository down to the workspace; the file nearest to it takes precedence.
+The files are read from the top of the repository down to the workspace; the file nearest to it takes precedence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SkippedFile:
 
 
 def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
+    """Return the model's text and the record of each file. The limit cuts the first files, far from the workspace."""
     remaining, parts, records = MAX_AGENTS_MD_BYTES, list[str](), list[AgentsMdFile]()
     for file in reversed(files):
         if isinstance(file, SkippedFile):
@@ -48,7 +48,7 @@ def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tupl
         content = data[:remaining]
         remaining -= len(content)
         is_cut = len(content) < len(data)
-        # drop a character that the limit cuts in two
+        # "ignore" drops the last character if the limit cuts it in two
         text = content.decode(errors="ignore" if is_cut else "replace").strip()
         cut_note = f"\n[Cut: {len(data) - len(content):,} of {len(data):,} bytes are left out.]" if is_cut else ""
         if text or cut_note:
@@ -64,15 +64,15 @@ _MAX_FOLDERS = 64
 
 
 def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the text for the model and the record of each file; unreadable files are recorded, no errors."""
+    """Return the text for the model and the record of each file. An unreadable file is a record with its problem."""
     start = Path(os.path.realpath(workspace))
     top = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git")), start)
     folders = [start, *start.parents][: len(start.parts) - len(top.parts) + 1][:_MAX_FOLDERS]
-    files = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
+    files = (_read_file(folder / AGENTS_FILE, top) for folder in reversed(folders))
     return assemble_agents_md([file for file in files if file is not None])
 
 
-def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
+def _read_file(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     """Return the path and content of a file, which may be a link within the project; None if there is no file."""
     name = file.relative_to(top).as_posix()
     target = Path(os.path.realpath(file))
@@ -91,6 +91,6 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
 
 
 def _is_off_limits(target: Path, top: Path) -> bool:
-    of_user = tuple(map(os.path.realpath, user_directories(os.environ)))
-    is_state = is_state_of_project(str(target)) or is_below(str(target), of_user)
+    user_folders = tuple(map(os.path.realpath, user_directories(os.environ)))
+    is_state = is_state_of_project(str(target)) or is_below(str(target), user_folders)
     return is_state or protected_by_name(fold_case(target.relative_to(top).parts)) is not None

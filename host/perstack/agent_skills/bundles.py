@@ -89,7 +89,7 @@ async def bundle_skills(
     _check_size(folders.values())
     bundled: list[BundledSkill] = []
     for path, folder in folders.items():
-        contents = await asyncio.to_thread(_contents, folder)
+        contents = await asyncio.to_thread(_read_contents, folder)
         await storage.put_blobs(job_id, [data for data, _ in contents])
         files = tuple(
             BundledFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
@@ -108,8 +108,8 @@ async def unpack_skills(
     for skill in bundled:
         folder = skill.folder_in(user_directory("cache", env).absolute() / "skills")
         if not await asyncio.to_thread(_is_intact, folder, skill):
-            contents = await _blobs(storage, job_id, skill)
-            await shield_until_done(asyncio.to_thread(partial(_write, folder, skill, contents)))
+            contents = await _read_blobs(storage, job_id, skill)
+            await shield_until_done(asyncio.to_thread(partial(_replace_folder, folder, skill, contents)))
         unpacked.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
     return tuple(unpacked)
 
@@ -131,12 +131,12 @@ def _check_size(folders: Iterable[SkillFolder]) -> None:
             raise UsageError(f"skill {folder.path}: {problem}")
 
 
-def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
+def _read_contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
     """Return the bytes of each file and whether it is executable. Raises UsageError."""
-    return [(_read(folder, file), _is_program(folder.path / file.path)) for file in folder.files]
+    return [(_read_file(folder, file), _is_program(folder.path / file.path)) for file in folder.files]
 
 
-def _read(folder: SkillFolder, file: SkillFile) -> bytes:
+def _read_file(folder: SkillFolder, file: SkillFile) -> bytes:
     try:
         data = read_below(folder.path, file.path, file.size)
     except FileTooLarge:
@@ -154,7 +154,7 @@ def _is_program(path: Path) -> bool:
     return False
 
 
-async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[bytes]:
+async def _read_blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[bytes]:
     contents: list[bytes] = []
     for start in range(0, len(skill.files), _CONCURRENT_BLOBS):
         batch = skill.files[start : start + _CONCURRENT_BLOBS]
@@ -170,16 +170,16 @@ async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[byt
 def _is_intact(folder: Path, skill: BundledSkill) -> bool:
     """Return whether a folder has exactly these files: a program of an earlier Job may have changed them."""
     try:
-        present = read_skill(folder)
+        existing_skill = read_skill(folder)
     except NotASkill:
         return False
     programs = {file.path for file in skill.files if file.is_executable}
-    return present.digest == skill.digest and programs == {
-        file.path for file in present.files if _is_program(folder / file.path)
+    return existing_skill.digest == skill.digest and programs == {
+        file.path for file in existing_skill.files if _is_program(folder / file.path)
     }
 
 
-def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
+def _replace_folder(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
     """Replace the folder by renames, because other processes may be reading that version. Raises UsageError."""
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -197,8 +197,8 @@ def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
             shutil.rmtree(new_folder, ignore_errors=True)
     except OSError as error:
         if not _is_intact(folder, skill):  # no other process has written it in the meantime
-            words = (error.strerror or str(error)).lower()
-            raise UsageError(f"{folder}: the files of the skill cannot be written: {words}") from error
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"{folder}: the files of the skill cannot be written: {reason}") from error
 
 
 def _make_folder(folder: Path) -> Path:

@@ -39,12 +39,12 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Ex
         skills[skill.name] = skill
     for index, pattern in enumerate(expert.agent_skills):
         key_path = (*at, "agentSkills", index)
-        for path in _matching_folders(pattern, folder, key_path, report):
-            _take(path, skills, key_path, report, is_found=has_magic(pattern))
+        for path in _find_folders(pattern, folder, key_path, report):
+            _add_skill(path, skills, key_path, report, is_found=has_magic(pattern))
     return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()}), patterns
 
 
-def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
+def _add_skill(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
     """Add the skill in a folder. A skill that only a pattern has found is skipped with a warning if it is unusable."""
     report_problem, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
     problem, name = wrong_skill_name(path.name), path.name
@@ -62,7 +62,7 @@ def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter
         report_problem(at, f"means the folder {path}, and there is a skill `{name}` already: rename one{skipped}")
 
 
-def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
+def _find_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
     """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
     if not has_magic(pattern):
         yield resolve_from(folder, pattern)
@@ -82,6 +82,6 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
 
 
 def _expand_pattern(pattern: str) -> str:
-    with suppress(RuntimeError):  # an unknown user
+    with suppress(RuntimeError):  # `~name` of an unknown user: the folder does not exist
         pattern = str(Path(pattern).expanduser())
     return str(Path(pattern) / SKILL_FILE)

@@ -49,7 +49,7 @@ def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
     # the Python parser, because the C one aborts on some texts; a table this small is parsed quickly
     events = cast("Iterator[_YamlEvent]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     try:
-        return _YamlReader(events).table()
+        return _YamlReader(events).read_document()
     except yaml.YAMLError as error:
         raise NotPlain(f"has YAML that cannot be read{_yaml_problem(error, first_line)}") from None
 
@@ -69,12 +69,12 @@ class _YamlReader:
         self._events = events
         self._count = 0
 
-    def table(self) -> Mapping[str, Value]:
+    def read_document(self) -> Mapping[str, Value]:
         """Return the only document, which must be a table. Raises NotPlain."""
         kind, _ = self._next_event()
         if kind == "StreamStart":
             kind, _ = self._next_event()
-        document = self._value(*self._next_event(), 1) if kind == "DocumentStart" else ""
+        document = self._read_value(*self._next_event(), 1) if kind == "DocumentStart" else ""
         if not isinstance(document, Mapping):
             raise NotPlain("has no table in its YAML")
         self._next_event()
@@ -94,24 +94,24 @@ class _YamlReader:
             raise NotPlain("has a tag in its YAML: leave it out")
         return kind, yaml_event
 
-    def _value(self, kind: str, yaml_event: _YamlEvent, level: int) -> Value:
+    def _read_value(self, kind: str, yaml_event: _YamlEvent, level: int) -> Value:
         if level > MAX_YAML_DEPTH:
             raise NotPlain(f"is nested more than {MAX_YAML_DEPTH} levels deep in its YAML")
         match kind:
             case "Scalar":
                 return yaml_event.value
             case "SequenceStart":
-                return self._items(level)
+                return self._read_items(level)
             case _:
-                return self._entries(level)
+                return self._read_entries(level)
 
-    def _items(self, level: int) -> list[Value]:
+    def _read_items(self, level: int) -> list[Value]:
         items: list[Value] = []
         while (item := self._next_event())[0] != "SequenceEnd":
-            items.append(self._value(*item, level + 1))
+            items.append(self._read_value(*item, level + 1))
         return items
 
-    def _entries(self, level: int) -> dict[str, Value]:
+    def _read_entries(self, level: int) -> dict[str, Value]:
         entries: dict[str, Value] = {}
         while (item := self._next_event())[0] != "MappingEnd":
             kind, key = item
@@ -119,7 +119,7 @@ class _YamlReader:
                 raise NotPlain("has a key in its YAML that is no text")
             if key.value in entries:
                 raise NotPlain(f"has `{key.value[:64]}` twice in its YAML")
-            entries[key.value] = self._value(*self._next_event(), level + 1)
+            entries[key.value] = self._read_value(*self._next_event(), level + 1)
         return entries
 
 
@@ -143,9 +143,9 @@ class _KeyLines:
         first = _KEY_LINE.match(self.lines[0])
         start = (first[2] or "").strip() if first is not None else ""
         rest = [line.strip() for line in self.lines[1:]]
-        words = " ".join(part for part in ("" if _BLOCK_SIGN.match(start) else start, *rest) if part)
-        is_quoted = len(words) > 1 and words[0] == words[-1] and words[0] in "'\""
-        return words[1:-1] if is_quoted else words
+        value = " ".join(part for part in ("" if _BLOCK_SIGN.match(start) else start, *rest) if part)
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        return value[1:-1] if is_quoted else value
 
 
 def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tuple[str, ...]]:
@@ -155,7 +155,7 @@ def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tupl
     """
     table: dict[str, Value] = {}
     repairs: list[str] = []
-    for block in _blocks(text, first_line):
+    for block in _split_by_key(text, first_line):
         name = block.key[:MAX_SKILL_NAME_CHARS]
         if block.key in table:
             repairs.append(f"has `{name}` twice: the one at line {block.line} counts")
@@ -167,18 +167,18 @@ def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tupl
     return table, tuple(repairs)
 
 
-def _blocks(text: str, first_line: int) -> Iterator[_KeyLines]:
+def _split_by_key(text: str, first_line: int) -> Iterator[_KeyLines]:
     key, start = "", 0
     lines: list[str] = []
     for number, line in enumerate(text.split("\n")[:_MAX_YAML_VALUES], start=first_line):
-        match = _KEY_LINE.match(line.rstrip())
-        if match is None:
+        key_match = _KEY_LINE.match(line.rstrip())
+        if key_match is None:
             if key and not line.startswith("#"):
                 lines.append(line.rstrip())
             continue
         if key:
             yield _KeyLines(key, start, tuple(lines))
-        key, start, lines = match[1], number, [line.rstrip()]
+        key, start, lines = key_match[1], number, [line.rstrip()]
     if key:
         yield _KeyLines(key, start, tuple(lines))
 
@@ -230,40 +230,40 @@ def is_part_of_skill(name: str) -> bool:
     return not name.startswith(".") and name != "__pycache__"
 
 
-def divided(text: str) -> tuple[str, str]:
+def split_front_matter(text: str) -> tuple[str, str]:
     """Split a SKILL.md into its YAML front matter and its body. Raises NotASkill."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").lstrip("\n").split("\n")
     if lines[0].rstrip() != _FENCE:
         raise NotASkill(f"must begin with a line `{_FENCE}` and YAML below it")
     for number, line in enumerate(lines[1:], start=1):
         if line.rstrip() == _FENCE:
-            head = "\n".join(lines[1:number])
-            if len(head.encode(errors="replace")) > MAX_HEAD_BYTES:
+            yaml_text = "\n".join(lines[1:number])
+            if len(yaml_text.encode(errors="replace")) > MAX_HEAD_BYTES:
                 raise NotASkill(
                     f"has more than {MAX_HEAD_BYTES >> 10} KiB above its second line `{_FENCE}`: shorten it"
                 )
-            return head, "\n".join(lines[number + 1 :]).strip()
+            return yaml_text, "\n".join(lines[number + 1 :]).strip()
     raise NotASkill(f"has no second line `{_FENCE}`, which ends its YAML")
 
 
-def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
+def read_head(yaml_text: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
     """Return the entries of a front matter, and the problems that make it unusable; `folder`: the folder's name."""
     repairs: list[str] = []
     try:
-        table = read_table(head, first_line=2)
+        table = read_table(yaml_text, first_line=2)
     except NotPlain as error:
-        table, found = read_keys(head, first_line=2)
+        table, key_repairs = read_keys(yaml_text, first_line=2)
         if not table:
             return SkillHead(), (str(error),)
-        repairs += found
-    description = _text(table, "description", _MAX_DESCRIPTION_CHARS, repairs)
+        repairs += key_repairs
+    description = _read_text(table, "description", _MAX_DESCRIPTION_CHARS, repairs)
     skill_head = SkillHead(
-        name=_name(table, folder, repairs),
+        name=_read_name(table, folder, repairs),
         description=description,
-        license=_text(table, "license", MAX_HEAD_BYTES, repairs),
-        compatibility=_text(table, "compatibility", _MAX_COMPATIBILITY_CHARS, repairs),
-        metadata=_metadata(table, repairs),
-        allowed_tools=_allowed_tools(table, repairs),
+        license=_read_text(table, "license", MAX_HEAD_BYTES, repairs),
+        compatibility=_read_text(table, "compatibility", _MAX_COMPATIBILITY_CHARS, repairs),
+        metadata=_read_metadata(table, repairs),
+        allowed_tools=_read_allowed_tools(table, repairs),
         ignored=tuple(key for key in table if key not in _KEYS),
         repairs=tuple(dict.fromkeys(repairs)),
     )
@@ -274,43 +274,43 @@ def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
 
 def legal_skill_name(folder: str) -> str:
     """Return the nearest legal name for a folder, such as `my-skill` for `My_Skill`; empty if there is none."""
-    plain = unicodedata.normalize("NFKC", folder).lower()
-    words = "".join(char if char.isalnum() else "-" for char in plain)
-    return re.sub(r"-+", "-", words).strip("-")[:MAX_SKILL_NAME_CHARS].strip("-")
+    normalized = unicodedata.normalize("NFKC", folder).lower()
+    hyphenated = "".join(char if char.isalnum() else "-" for char in normalized)
+    return re.sub(r"-+", "-", hyphenated).strip("-")[:MAX_SKILL_NAME_CHARS].strip("-")
 
 
-def _name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
+def _read_name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
     """Return the folder's name, under which the skill is known; a different name in the file is only reported."""
-    of_folder = unicodedata.normalize("NFKC", folder)
+    folder_name = unicodedata.normalize("NFKC", folder)
     if "name" not in table:
-        repairs.append(f"`name` is missing: the folder's is used, `{of_folder}`")
-        return of_folder
-    name = unicodedata.normalize("NFKC", _text(table, "name", MAX_HEAD_BYTES, repairs))
-    if name != of_folder:
-        repairs.append(f"`name` is `{name[:MAX_SKILL_NAME_CHARS]}`: the folder's is used, `{of_folder}`")
-    return of_folder
+        repairs.append(f"`name` is missing: the folder's is used, `{folder_name}`")
+        return folder_name
+    name = unicodedata.normalize("NFKC", _read_text(table, "name", MAX_HEAD_BYTES, repairs))
+    if name != folder_name:
+        repairs.append(f"`name` is `{name[:MAX_SKILL_NAME_CHARS]}`: the folder's is used, `{folder_name}`")
+    return folder_name
 
 
-def _text(table: Mapping[str, Value], key: str, max_chars: int, repairs: list[str]) -> str:
+def _read_text(table: Mapping[str, Value], key: str, max_chars: int, repairs: list[str]) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
         repairs.append(f"`{key}` is no text: its values are used")
-    text = _flat(value).strip()
+    text = _flatten(value).strip()
     if len(text) <= max_chars:
         return text
     repairs.append(f"`{key}` has {len(text):,} characters: the first {max_chars:,} are used")
     return f"{text[: max_chars - 1].rstrip()}…"
 
 
-def _flat(value: Value) -> str:
+def _flatten(value: Value) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_flat(item)}" for key, item in value.items())
-    return ", ".join(map(_flat, value))
+        return ", ".join(f"{key}: {_flatten(item)}" for key, item in value.items())
+    return ", ".join(map(_flatten, value))
 
 
-def _metadata(table: Mapping[str, Value], repairs: list[str]) -> Mapping[str, str] | None:
+def _read_metadata(table: Mapping[str, Value], repairs: list[str]) -> Mapping[str, str] | None:
     value = table.get("metadata")
     if value is None or value == "":
         return None
@@ -319,22 +319,22 @@ def _metadata(table: Mapping[str, Value], repairs: list[str]) -> Mapping[str, st
         return None
     if not all(isinstance(item, str) for item in value.values()):
         repairs.append("`metadata` has values that are no texts: they are used as texts")
-    return {key: _flat(item) for key, item in value.items()}
+    return {key: _flatten(item) for key, item in value.items()}
 
 
-def _allowed_tools(table: Mapping[str, Value], repairs: list[str]) -> tuple[str, ...]:
+def _read_allowed_tools(table: Mapping[str, Value], repairs: list[str]) -> tuple[str, ...]:
     value = table.get("allowed-tools")
     if value is None:
         return ()
     if isinstance(value, str):
-        return tuple(_words(value))
+        return tuple(_split_words(value))
     names = () if isinstance(value, Mapping) else tuple(item for item in value if isinstance(item, str))
     if len(names) != len(value):
         repairs.append("`allowed-tools` has values that are no texts, which are ignored")
     return names
 
 
-def _words(text: str) -> Iterable[str]:
+def _split_words(text: str) -> Iterable[str]:
     """Yield the words of a text; blanks within parentheses, as in `Bash(git log)`, do not split a word."""
     word, depth = "", 0
     for char in text:

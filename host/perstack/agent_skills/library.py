@@ -1,4 +1,11 @@
-"""Agent Skills of Experts and the project's AGENTS.md files, as they were when a process began to drive the Job."""
+"""Agent Skills of Experts and the project's AGENTS.md files, as they were when a process began to drive the Job.
+
+`declarations` finds the folders that a definition declares, `skill_folders` reads one with `front_matter`, and
+`SkillLibrary` keeps the folders for all Runs of the Job. `with_skill_digests` puts description and digest into the
+Expert, which `startRun` records; `load_tool` then reads only files with that digest, so a skill that changes during a
+Run has no effect. An unusable skill is an error of its Expert if a path names it, and is skipped with a notice if only
+a pattern has found it. For workers `bundles` stores the files with the Job, and the library reads the unpacked copies.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from pathlib import Path
 from perstack.agent_skills.agents_md import read_agents_md
 from perstack.agent_skills.front_matter import NotASkill
 from perstack.agent_skills.load_tool import loading_tool
-from perstack.agent_skills.skill_folders import SkillFolder, read_skill, skill_file_of
+from perstack.agent_skills.skill_folders import SkillFolder, read_skill, skill_file_name
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
@@ -51,12 +58,12 @@ class SkillLibrary:
     def read(self, skills: Iterable[AgentSkill], *, agents_md: bool) -> None:
         """Read these skills, and the AGENTS.md files if `agents_md`. Errors are raised at the first use."""
         for skill in skills:
-            self._find(skill)
+            self._folder_or_error(skill)
         if agents_md:
             self.agents_md()
 
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
-        """Return what a model is shown of the AGENTS.md files, and the list of files. May read from disk."""
+        """Return the text of the AGENTS.md files for the model, and the record of each. May read from disk."""
         if self._agents_md is None:
             self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
@@ -77,8 +84,10 @@ class SkillLibrary:
         """Return the Expert without the unusable skills that only a pattern has found."""
         if not any(self._is_skipped(skill) for skill in agent_skills(expert.skills)):
             return expert
-        kept = (skill for skill in expert.skills if not (isinstance(skill, AgentSkill) and self._is_skipped(skill)))
-        return expert.model_copy(update={"skills": tuple(kept)})
+        usable_skills = (
+            skill for skill in expert.skills if not (isinstance(skill, AgentSkill) and self._is_skipped(skill))
+        )
+        return expert.model_copy(update={"skills": tuple(usable_skills)})
 
     def list_skills(self, skills: Sequence[AgentSkill]) -> str:
         """Return the list of skills for the instruction."""
@@ -86,23 +95,25 @@ class SkillLibrary:
         return _LIST_HEAD + "\n".join(lines)
 
     def loading_tools(self, skills: Sequence[AgentSkill]) -> tuple[OfferedTool, ...]:
-        """Return `loadSkill`."""
+        """Return the tool `loadSkill` for these skills."""
         return (loading_tool(skills, self.folder),)
 
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
         """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
-        folder = self._find(skill)
+        folder = self._folder_or_error(skill)
         return None if isinstance(folder, UsageError) or folder.digest != skill.digest else folder
 
     def valid_folders(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
         """Return the Experts' skills by the path that these name; invalid ones are left out."""
-        folders_by_path = {skill.path: self._find(skill) for expert in experts for skill in agent_skills(expert.skills)}
+        folders_by_path = {
+            skill.path: self._folder_or_error(skill) for expert in experts for skill in agent_skills(expert.skills)
+        }
         return {path: folder for path, folder in folders_by_path.items() if not isinstance(folder, UsageError)}
 
     def _is_skipped(self, skill: AgentSkill) -> bool:
-        return skill.is_found and isinstance(self._find(skill), UsageError)
+        return skill.is_found and isinstance(self._folder_or_error(skill), UsageError)
 
-    def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
+    def _folder_or_error(self, skill: AgentSkill) -> SkillFolder | UsageError:
         folder = self._folders.get(skill.path)
         if folder is None:
             folder = self._folders[skill.path] = self._read_folder(skill)
@@ -115,14 +126,14 @@ class SkillLibrary:
 
     def _read_folder(self, skill: AgentSkill) -> SkillFolder | UsageError:
         if self._unpacked_skills is None:
-            return _read(skill)
+            return _read_skill(skill)
         folder = self._unpacked_skills.get(skill.path)
         if folder is None:
             return UsageError(f"skill {skill.name}: {skill.path} was not stored with the Job: submit the Job again")
-        return _read(skill.model_copy(update={"path": str(folder)}))
+        return _read_skill(skill.model_copy(update={"path": str(folder)}))
 
     def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
-        folder = self._find(skill)
+        folder = self._folder_or_error(skill)
         if isinstance(folder, UsageError):
             raise UsageError(f"Expert {expert.key}: {folder}")
         file = self._project.path
@@ -140,20 +151,20 @@ class SkillLibrary:
 
 
 def library_of(knowledge: Knowledge) -> SkillLibrary:
-    """Return the library that the knowledge of a Job's Experts comes from."""
+    """Return the skill library behind the knowledge of a Job's Experts. Raises TypeError for another kind."""
     library = knowledge.library
     if not isinstance(library, SkillLibrary):
         raise TypeError(f"{library!r} is not a SkillLibrary")
     return library
 
 
-def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
+def read_lock_entries(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
     """Return the lock entries of the Experts' skills, or the error for a skill that cannot be locked."""
     skills_by_path = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
     folders = (
         (place, folder)
         for place, skill in skills_by_path.items()
-        if not (isinstance(folder := _read(skill), UsageError) and skill.is_found)
+        if not (isinstance(folder := _read_skill(skill), UsageError) and skill.is_found)
     )
     return tuple(
         folder if isinstance(folder, UsageError) else LockedFolder(path=place, digest=folder.digest)
@@ -161,11 +172,11 @@ def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder |
     )
 
 
-def _read(skill: AgentSkill) -> SkillFolder | UsageError:
+def _read_skill(skill: AgentSkill) -> SkillFolder | UsageError:
     try:
         folder = read_skill(Path(skill.path))
     except NotASkill as error:
         return UsageError(f"skill {skill.name}: {skill.path} {error}")
     if folder.problems:
-        return UsageError(f"skill {skill.name}: {skill.path}/{skill_file_of(folder)}: {'; '.join(folder.problems)}")
+        return UsageError(f"skill {skill.name}: {skill.path}/{skill_file_name(folder)}: {'; '.join(folder.problems)}")
     return folder

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from os.path import normpath
 
-from perstack.agent_skills.front_matter import NotASkill, divided
-from perstack.agent_skills.skill_folders import SkillFolder, decode_utf8, read_bytes, skill_file_of
+from perstack.agent_skills.front_matter import NotASkill, split_front_matter
+from perstack.agent_skills.skill_folders import SkillFolder, decode_utf8, read_bytes, skill_file_name
 from perstack.core.definitions.skills import AgentSkill, ToolSpec
 from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.errors import SkillError
@@ -39,44 +39,44 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
     )
 
 
-_Unchanged = Callable[[AgentSkill], SkillFolder | None]
+UnchangedFolder = Callable[[AgentSkill], SkillFolder | None]
 """Returns a skill's folder; None if it has changed since the Run began. May read from disk."""
 
 
-def loading_tool(skills: Sequence[AgentSkill], unchanged: _Unchanged) -> OfferedTool:
-    """Return `loadSkill`. Files changed since the Run began are not read: nobody has agreed to them."""
+def loading_tool(skills: Sequence[AgentSkill], unchanged_folder: UnchangedFolder) -> OfferedTool:
+    """Return the tool `loadSkill`. It reads no file that changed since the Run began: nobody has agreed to it."""
     skills_by_name = {skill.name: skill for skill in skills}
 
     async def load(tool_call: ToolCall) -> ToolResult:
         path, begin = tool_call.args.get("path"), tool_call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
         skill = skills_by_name[str(tool_call.args["name"])]
-        return ToolResult.text(await asyncio.to_thread(_answer, unchanged, skill, path, begin))
+        return ToolResult.text(await asyncio.to_thread(_load_text, unchanged_folder, skill, path, begin))
 
     return builtin_tool(load_spec(skills), load)
 
 
-def _answer(unchanged: _Unchanged, skill: AgentSkill, path: str, begin: int) -> str:
-    folder = unchanged(skill)
+def _load_text(unchanged_folder: UnchangedFolder, skill: AgentSkill, path: str, begin: int) -> str:
+    folder = unchanged_folder(skill)
     if folder is None:
         raise SkillError(
             f"the files of skill {skill.name} in {skill.path} are not those that this Run began with: they are not"
             " read; a new Run takes them as they are"
         )
     path = normpath(path) if path else ""
-    is_body = path in ("", ".", skill_file_of(folder))
+    is_body = path in ("", ".", skill_file_name(folder))
     try:
-        text = decode_utf8(_read(folder, skill, "" if is_body else path))
-        head, text = (f"{_heading(folder, skill)}\n\n", divided(text)[1]) if is_body else ("", text)
+        text = decode_utf8(_read_file(folder, skill, "" if is_body else path))
+        head, text = (f"{_describe_skill(folder, skill)}\n\n", split_front_matter(text)[1]) if is_body else ("", text)
     except NotASkill as error:
-        raise SkillError(f"{path or skill_file_of(folder)} of skill {skill.name} {error}") from error
+        raise SkillError(f"{path or skill_file_name(folder)} of skill {skill.name} {error}") from error
     return head + _excerpt(text, begin)
 
 
-def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
-    file = folder.file(path)
+def _read_file(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
+    file = folder.find_file(path)
     if file is None:
-        raise SkillError(f"skill {skill.name} has no file {path!r}; {_files(folder)}")
+        raise SkillError(f"skill {skill.name} has no file {path!r}; {_describe_files(folder)}")
     try:
         data = read_bytes(folder.path, file.path)
     except OSError as error:
@@ -89,13 +89,13 @@ def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
     return data
 
 
-def _heading(folder: SkillFolder, skill: AgentSkill) -> str:
+def _describe_skill(folder: SkillFolder, skill: AgentSkill) -> str:
     location = "the folder" if str(folder.path) == skill.path else "this machine's folder"
-    return f"Skill {skill.name}, in {location} {folder.path}; {_files(folder)}"
+    return f"Skill {skill.name}, in {location} {folder.path}; {_describe_files(folder)}"
 
 
-def _files(folder: SkillFolder) -> str:
-    other_files = [file for file in folder.files if file.path != skill_file_of(folder)]
+def _describe_files(folder: SkillFolder) -> str:
+    other_files = [file for file in folder.files if file.path != skill_file_name(folder)]
     if not other_files:
         return "it has no files besides SKILL.md."
     listing = ", ".join(f"{file.path} ({file.size:,} bytes)" for file in other_files[:_MAX_FILES_NAMED])

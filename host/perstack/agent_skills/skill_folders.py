@@ -14,9 +14,9 @@ from perstack.agent_skills.front_matter import (
     SkillFile,
     SkillHead,
     digest_of_files,
-    divided,
     is_part_of_skill,
     read_head,
+    split_front_matter,
 )
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, open_for_reading, read_below
@@ -38,13 +38,13 @@ class SkillFolder:
     digest: str
     problems: tuple[str, ...] = ()  # problems that make it unusable, as phrases that follow the name of its SKILL.md
 
-    def file(self, path: str) -> SkillFile | None:
+    def find_file(self, path: str) -> SkillFile | None:
         """Return the file of that path, or SKILL.md for an empty one; None if there is none."""
-        name = path or skill_file_of(self)
+        name = path or skill_file_name(self)
         return next((file for file in self.files if file.path == name), None)
 
 
-def skill_file_of(folder: SkillFolder) -> str:
+def skill_file_name(folder: SkillFolder) -> str:
     """Return the actual name of SKILL.md; the format's own programs accept lower case too."""
     names = {file.path for file in folder.files}
     return SKILL_FILE if SKILL_FILE in names else SKILL_FILE.lower()
@@ -53,18 +53,18 @@ def skill_file_of(folder: SkillFolder) -> str:
 def read_skill(path: Path) -> SkillFolder:
     """Read a skill with the digests of its files; problems of SKILL.md go to `problems`. Raises NotASkill."""
     try:
-        files = tuple(sorted(_files(path), key=lambda file: file.path))
-        unread = SkillFolder(path, SkillHead(), files, digest_of_files(files))
-        if unread.file("") is None:
+        files = tuple(sorted(_hash_files(path), key=lambda file: file.path))
+        skill_folder = SkillFolder(path, SkillHead(), files, digest_of_files(files))
+        if skill_folder.find_file("") is None:
             raise NotASkill(f"has no {SKILL_FILE}")
-        text = read_text(path, skill_file_of(unread))
+        text = read_text(path, skill_file_name(skill_folder))
     except OSError as error:
         raise NotASkill(f"cannot be read: {error.strerror or error}") from None
     try:
-        skill_head, problems = read_head(divided(text)[0], path.name)
+        skill_head, problems = read_head(split_front_matter(text)[0], path.name)
     except NotASkill as error:
         skill_head, problems = SkillHead(), (str(error),)
-    return SkillFolder(path, skill_head, files, unread.digest, problems)
+    return SkillFolder(path, skill_head, files, skill_folder.digest, problems)
 
 
 def read_text(folder: Path, path: str) -> str:
@@ -90,7 +90,7 @@ def read_bytes(folder: Path, path: str) -> bytes:
         raise NotASkill(f"is larger than {MAX_TEXT_BYTES >> 20} MiB") from None
 
 
-def _files(folder: Path) -> Iterator[SkillFile]:
+def _hash_files(folder: Path) -> Iterator[SkillFile]:
     handle = os.open(folder, FOLDER)
     remaining = [MAX_FILES, MAX_TOTAL_BYTES]
     try:
@@ -114,10 +114,10 @@ def _walk(handle: int, prefix: str, remaining: list[int], level: int) -> Iterato
             finally:
                 os.close(subfolder)
         elif stat.S_ISREG(status.st_mode):
-            yield _file(handle, name, prefix, remaining)
+            yield _hash_file(handle, name, prefix, remaining)
 
 
-def _file(handle: int, name: str, prefix: str, remaining: list[int]) -> SkillFile:
+def _hash_file(handle: int, name: str, prefix: str, remaining: list[int]) -> SkillFile:
     remaining[0] -= 1
     if remaining[0] < 0:
         raise NotASkill(f"has more than {MAX_FILES} files")

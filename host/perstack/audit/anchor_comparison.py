@@ -34,43 +34,45 @@ class AnchorComparison:
         self._problem: str | None = None
 
     async def compared(self, report: Report) -> Report:
-        """Return the report with the findings of the comparison added."""
+        """Return the report of an owner with the findings of the comparison added; a `store` report unchanged."""
         if report.kind == "store":
             return report
         owner, name = Owner(report.kind, report.job_id), self._anchor.name
         try:
-            records, unread = await self._records(owner)
+            records, invalid_lines = await self._read_records(owner)
         except AnchorUnreadable as error:
             return with_unchecked(report, str(error))
         try:
-            # read the logs after the anchor: the logs of a running Job then contain at least what was anchored
+            # Logs are read after the anchor, so those of a running Job contain at least what was anchored.
             logs = await log_hashes(self._storage, owner)
             is_waiting = await outbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
             return with_unchecked(report, f"the anchor {name} is not compared, as a log cannot be read: {error}")
         if is_waiting:
             report = with_unchecked(report, f"the anchor {name} has not taken the latest heads yet")
-        if unread:
-            report = with_unchecked(report, f"lines of the anchor {name} that are not records: {unread:,}")
+        if invalid_lines:
+            report = with_unchecked(report, f"lines of the anchor {name} that are not records: {invalid_lines:,}")
         return with_records(report, name, records, self._key, logs)
 
     async def missing_owners(self) -> Report | None:
-        """Return a report on owners that the anchor has, and the store lacks without having removed them, or None."""
+        """Return a report on owners that the anchor has, and that the store lost without a removal; None if none."""
         try:
-            absent = [owner for owner in await self._owners() if not await self._has(owner)]
+            absent_owners = [owner for owner in await self._read_owners() if not await self._exists_here(owner)]
             self._reader = None  # read again: an owner removed in the meantime has a record of its removal by now
-            findings, unchecked, foreign = list[Finding](), list[Unchecked](), 0
-            for owner in absent:
+            findings, unchecked, foreign_count = list[Finding](), list[Unchecked](), 0
+            for owner in absent_owners:
                 result = await self._check_missing(owner)
                 findings += result.findings
                 unchecked += result.unchecked
-                foreign += result.foreign
+                foreign_count += result.foreign
         except AnchorUnreadable as error:
-            words = f"{error}; whether anything was removed is not known"
-            findings, unchecked, foreign = [], [Unchecked("anchor", "", 1, words)], 0
-        if foreign:
-            words = f"the anchor {self._anchor.name} also has heads from other stores, or from another path of this one"
-            unchecked.append(Unchecked("anchor", "", foreign, f"{words}: {foreign:,}"))
+            message = f"{error}; whether anything was removed is not known"
+            findings, unchecked, foreign_count = [], [Unchecked("anchor", "", 1, message)], 0
+        if foreign_count:
+            message = (
+                f"the anchor {self._anchor.name} also has heads from other stores, or from another path of this one"
+            )
+            unchecked.append(Unchecked("anchor", "", foreign_count, f"{message}: {foreign_count:,}"))
         if not findings and not unchecked:
             return None
         return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
@@ -87,30 +89,33 @@ class AnchorComparison:
         return None
 
     async def _check_missing(self, owner: Owner) -> _MissingOwner:
-        records, _ = await self._records(owner)
+        """Check the records of an owner that the store does not have. A finding means: removed without a record."""
+        records, _ = await self._read_records(owner)
         source = f"the anchor {self._anchor.name}"
-        trusted, findings = trusted_records(owner, self._anchor.name, records, self._key)
+        valid_records, findings = trusted_records(owner, self._anchor.name, records, self._key)
         findings = [Finding(owner.id, 0, finding.message) for finding in findings]
-        removed_lives = ended_lives(trusted)
-        remaining = [record for record in trusted if record.life not in removed_lives]
+        removed_lives = ended_lives(valid_records)
+        remaining = [record for record in valid_records if record.life not in removed_lives]
         if not remaining:
             return _MissingOwner(findings)
-        if not any(self._is_ours(record) for record in remaining):
+        if not any(self._is_of_this_storage(record) for record in remaining):
             return _MissingOwner(findings, foreign=1)
-        if not _has_live_record(remaining, ended_lives([*trusted, *await self._records_in_outbox(owner)])):
+        if not _has_live_record(remaining, ended_lives([*valid_records, *await self._records_in_outbox(owner)])):
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _MissingOwner(findings, [Unchecked("anchor", owner.id, 0, words)])
-        latest = remaining[-1].statement.predicate.created_on
-        words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, but it is gone"
+        last_time = remaining[-1].statement.predicate.created_on
+        words = (
+            f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {last_time}, but it is gone"
+        )
         return _MissingOwner(
             [*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")]
         )
 
-    def _is_ours(self, record: AnchorRecord) -> bool:
+    def _is_of_this_storage(self, record: AnchorRecord) -> bool:
         store = record.statement.predicate.store
         return store is not None and store.sha256 == store_digest(self._storage).hex()
 
-    async def _has(self, owner: Owner) -> bool:
+    async def _exists_here(self, owner: Owner) -> bool:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
     async def _records_in_outbox(self, owner: Owner) -> list[AnchorRecord]:
@@ -124,13 +129,13 @@ class AnchorComparison:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    async def _records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
+    async def _read_records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
         reader = await self._open_reader()
-        return await self._read(lambda: reader.records(owner), TIMEOUT_S)
+        return await self._read_within(lambda: reader.records(owner), TIMEOUT_S)
 
-    async def _owners(self) -> Sequence[Owner]:
+    async def _read_owners(self) -> Sequence[Owner]:
         reader = await self._open_reader()
-        return sorted(await self._read(reader.owners, _WHOLE_TIMEOUT_S))
+        return sorted(await self._read_within(reader.owners, _WHOLE_TIMEOUT_S))
 
     async def _open_reader(self) -> AnchorReader:
         """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
@@ -142,20 +147,20 @@ class AnchorComparison:
             reader = AnchorReader(self._anchor)
             if self._is_store_wide:
                 try:
-                    await self._read(reader.load, _WHOLE_TIMEOUT_S)
+                    await self._read_within(reader.load, _WHOLE_TIMEOUT_S)
                 except AnchorUnreadable as error:
                     self._problem = str(error)
                     raise
             self._reader = reader
         return self._reader
 
-    async def _read(self, read: Callable[[], Awaitable[_T]], seconds: int) -> _T:
+    async def _read_within(self, read: Callable[[], Awaitable[_T]], timeout_s: int) -> _T:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 return await read()
         except OSError as error:
             raise AnchorUnreadable(
-                f"the anchor {self._anchor.name} cannot be read: {reason_of(error, seconds)}"
+                f"the anchor {self._anchor.name} cannot be read: {reason_of(error, timeout_s)}"
             ) from error
 
 
@@ -164,6 +169,8 @@ class AnchorUnreadable(Exception):
 
 
 class _MissingOwner:
+    """What an anchor says of an owner that the store lacks; `foreign`: 1 if only other stores recorded it."""
+
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, foreign: int = 0) -> None:
         self.findings = findings
         self.unchecked = unchecked

@@ -50,17 +50,17 @@ class AnchorSender:
 
     async def expect(self, owner: Owner) -> None:
         """Create an empty outbox entry for an owner whose heads will be sent."""
-        await self._try(_heads_of(owner), lambda: self._pending(owner.kind).expect(owner.id))
+        await self._send_or_warn(_heads_name(owner), lambda: self._pending(owner.kind).expect(owner.id))
 
     async def send_heads(self, owner: Owner, heads: Mapping[str, Head]) -> None:
         """Store and send the heads that this process has written, by Run, of an owner that has stopped."""
 
         async def send() -> None:
-            ends = await ends_at(self._storage, owner, heads)
-            await self._store(owner, ends)
+            log_ends = await ends_at(self._storage, owner, heads)
+            await self._store(owner, log_ends)
             await self._send_pending(owner)
 
-        await self._try(_heads_of(owner), send)
+        await self._send_or_warn(_heads_name(owner), send)
 
     async def send_current(self, owner: Owner) -> None:
         """Store and send the heads that the owner's logs have now."""
@@ -69,19 +69,19 @@ class AnchorSender:
             await self._store(owner, await ends_now(self._storage, owner))
             await self._send_pending(owner)
 
-        await self._try(_heads_of(owner), send)
+        await self._send_or_warn(_heads_name(owner), send)
 
-    async def keep_removal(self, owner: Owner) -> None:
+    async def store_removal(self, owner: Owner) -> None:
         """Store the record of a removal, with the last heads. `send_stored` sends it."""
 
-        async def keep() -> None:
+        async def store() -> None:
             await self._store(owner, await ends_now(self._storage, owner), removed=True)
 
-        await self._try(f"the removal of {_owner_name(owner)}", keep)
+        await self._send_or_warn(f"the removal of {_owner_name(owner)}", store)
 
     async def send_stored(self, owner: Owner) -> None:
         """Send the stored records of an owner."""
-        await self._try(_heads_of(owner), lambda: self._send_pending(owner))
+        await self._send_or_warn(_heads_name(owner), lambda: self._send_pending(owner))
 
     async def send_backlog(self) -> None:
         """Send all stored records, except records that the driver of a leased owner is about to send."""
@@ -90,16 +90,17 @@ class AnchorSender:
             for kind in OWNER_KINDS:
                 for owner_id in await self._pending(kind).jobs():
                     with suppress(NotAgreed):  # another installation made these records
-                        await self._send_remaining(Owner(kind, owner_id))
+                        await self._send_backlog_of(Owner(kind, owner_id))
 
-        await self._try("the heads of earlier stops", send)
+        await self._send_or_warn("the heads of earlier stops", send)
 
-    async def _send_remaining(self, owner: Owner) -> None:
+    async def _send_backlog_of(self, owner: Owner) -> None:
+        """Send an owner's stored records, or the present heads if its driver died before it made a record."""
         space = space_of(self._storage, owner.kind)
         await space.require_own(owner.id)
         if not await self._pending(owner.kind).records(owner.id):
             if await space.lease_info(owner.id) is not None:
-                return  # its driver will send
+                return  # the driver that holds the lease sends the heads when it stops
             await self._store(owner, await ends_now(self._storage, owner))
         await self._send_pending(owner)
         if await space.lease_info(owner.id) is not None:
@@ -129,22 +130,22 @@ class AnchorSender:
     def _pending(self, kind: OwnerKind) -> PendingRecords:
         return outbox(self._storage, kind)
 
-    async def _try(self, what: str, send: Callable[[], Awaitable[None]]) -> None:
+    async def _send_or_warn(self, content: str, send: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await send()
         except Exception as error:  # noqa: BLE001 - no fault of an anchor may end a Job
-            words = f"the anchor {self._anchor.name} did not take {what}: {reason_of(error)}"
-            notice(f"{words}; they are kept, and sent at the next start or stop")
+            message = f"the anchor {self._anchor.name} did not take {content}: {reason_of(error)}"
+            notice(f"{message}; they are kept, and sent at the next start or stop")
 
 
 def store_digest(storage: Storage) -> bytes:
     """Return the SHA-256 of the storage's location."""
-    places = storage.places
-    return sha256((str(places[0].resolve()) if places else storage.location).encode()).digest()
+    paths = storage.places
+    return sha256((str(paths[0].resolve()) if paths else storage.location).encode()).digest()
 
 
-def _heads_of(owner: Owner) -> str:
+def _heads_name(owner: Owner) -> str:
     return f"the heads of {_owner_name(owner)}"
 
 

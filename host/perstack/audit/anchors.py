@@ -73,11 +73,11 @@ class FileAnchor:
 class _RecordLines:
     """The lines of a file that are records, unparsed, because parsed records take many times the memory."""
 
-    of_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
-    unread: int = 0  # number of lines that are not records
+    lines_by_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
+    invalid_count: int = 0  # lines that are not records
 
-    def of(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
-        return [read_record(line) for line in self.of_owner.get(owner, ())], self.unread
+    def records_of(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
+        return [read_record(line) for line in self.lines_by_owner.get(owner, ())], self.invalid_count
 
 
 class AnchorReader:
@@ -85,50 +85,50 @@ class AnchorReader:
 
     def __init__(self, anchor: FileAnchor) -> None:
         self._anchor = anchor
-        self._loaded: _RecordLines | None = None
-        self._owners_in: dict[Path, frozenset[Owner]] = {}
+        self._whole_file: _RecordLines | None = None
+        self._owners_by_file: dict[Path, frozenset[Owner]] = {}
 
     async def load(self) -> None:
         """Read the whole file, for queries about many owners; do nothing for a folder. Raises OSError."""
-        await in_daemon_thread(self._load, "anchor")
+        await in_daemon_thread(self._load_whole_file, "anchor")
 
     async def records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
         """Return an owner's records in order, and the number of invalid lines; empty without a file. Raises OSError."""
-        return await in_daemon_thread(lambda: self._lines_for(owner).of(owner), "anchor")
+        return await in_daemon_thread(lambda: self._read_lines(owner).records_of(owner), "anchor")
 
     async def owners(self) -> frozenset[Owner]:
         """Return all owners with records. Raises OSError."""
-        return await in_daemon_thread(self._owners, "anchor")
+        return await in_daemon_thread(self._read_owners, "anchor")
 
-    def _load(self) -> None:
-        if self._loaded is None and not self._anchor.is_folder:
-            self._loaded = _read(Path(self._anchor.path))
+    def _load_whole_file(self) -> None:
+        if self._whole_file is None and not self._anchor.is_folder:
+            self._whole_file = _read_records(Path(self._anchor.path))
 
-    def _lines_for(self, owner: Owner) -> _RecordLines:
-        if self._loaded is not None:
-            return self._loaded
+    def _read_lines(self, owner: Owner) -> _RecordLines:
+        if self._whole_file is not None:
+            return self._whole_file
         path = self._anchor.file_of(owner.id)
-        return self._read_in_folder(path) if self._anchor.is_folder else _read(path, owner)
+        return self._read_in_folder(path) if self._anchor.is_folder else _read_records(path, owner)
 
-    def _owners(self) -> frozenset[Owner]:
-        self._load()
-        if self._loaded is not None:
-            return frozenset(self._loaded.of_owner)
+    def _read_owners(self) -> frozenset[Owner]:
+        self._load_whole_file()
+        if self._whole_file is not None:
+            return frozenset(self._whole_file.lines_by_owner)
         folder = Path(self._anchor.path)
         for path in sorted(folder.glob(f"*{_FILE_SUFFIX}")) if folder.exists() else ():
-            if path not in self._owners_in:
+            if path not in self._owners_by_file:
                 self._read_in_folder(path)
-        return frozenset[Owner]().union(*self._owners_in.values())
+        return frozenset[Owner]().union(*self._owners_by_file.values())
 
     def _read_in_folder(self, path: Path) -> _RecordLines:
-        lines = _read(path)
+        lines = _read_records(path)
         # each owner has a separate file in a folder: ignore records of others, which somebody has put there
-        of_file = (owner for owner in lines.of_owner if self._anchor.file_of(owner.id) == path)
-        self._owners_in[path] = frozenset(of_file)
+        owners_of_file = (owner for owner in lines.lines_by_owner if self._anchor.file_of(owner.id) == path)
+        self._owners_by_file[path] = frozenset(owners_of_file)
         return lines
 
 
-def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
+def _read_records(path: Path, only_owner: Owner | None = None) -> _RecordLines:
     """Read the records in a file, of one owner or of all; empty if there is no file. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -141,15 +141,15 @@ def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
             raise OSError(
                 errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, which has a file for each Job"
             )
-        for line in _lines(file):
+        for line in _split_lines(file):
             try:
                 owner = read_record(line).owner
                 check_job_id(owner.id)
             except (ValueError, UsageError):
-                records.unread += 1
+                records.invalid_count += 1
                 continue
             if only_owner in (None, owner):
-                records.of_owner.setdefault(owner, []).append(line)
+                records.lines_by_owner.setdefault(owner, []).append(line)
     return records
 
 
@@ -158,7 +158,7 @@ def _check_file(fd: int) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _split_lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(MAX_RECEIPT_BYTES + 1):
         if line.strip():
             yield line.strip()
@@ -233,8 +233,8 @@ class ProgramAnchor:
         except SkillError as error:
             raise AnchorError(str(error)) from error
         if result.status:
-            words = result.last_words and f": {result.last_words}"
-            raise AnchorError(f"it ended with exit status {result.status}{words}")
+            error_suffix = result.last_error_line and f": {result.last_error_line}"
+            raise AnchorError(f"it ended with exit status {result.status}{error_suffix}")
 
 
 def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str, str]) -> Anchor:

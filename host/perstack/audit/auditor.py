@@ -9,9 +9,9 @@ All checks read and report; nothing is written. A fault is a `Finding`, an impos
 - Derived data (summaries, settings, checkpoints) is compared with what the logs say, if the logs are right.
 - Caches are read before logs. Logs only grow, so a head found in a cache must be in the log that is read later.
 
-Tasks, series and schedules have a single log each, and are checked here by `_verify` from their log definition. A Job
+Tasks, series and schedules have a single log each, which `_verify_single_log` checks from their log definition. A Job
 has several logs, blobs and snapshots; `verify` checks it. `replay` repeats the decisions of a Job from its logs;
-`comparing` compares logs with an anchor.
+`anchor_comparison` compares logs with an anchor.
 
 A new place that keeps a head of a log, or a new event that names a blob, has to be added to `verify`.
 """
@@ -50,10 +50,11 @@ if TYPE_CHECKING:
     from perstack.core.permissions.policy_calls import PolicyCall
 
 
-async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
+async def _verify_single_log(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
     """Check the log of a task, a series or a schedule, and its stored summary against it. Raises NotFound."""
     space, ref, name = space_of(storage, definition.kind), log_of(owner_id), definition.store.name
-    stored = await definition.store.read(space, owner_id)  # before the log, which may grow meanwhile
+    # The summary is read before the log, which may grow meanwhile: its head must then be in the log.
+    stored = await definition.store.read(space, owner_id)
     extra_run_ids = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "this log does not belong here") for run_id in extra_run_ids]
     events = EventLog(space, definition)
@@ -65,42 +66,42 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
             state_at_head = state, line.head
 
     log = await events.check(ref, observe)
-    if isinstance(log.first_invalid, InvalidTransition):  # other problems are in `log.wrong` already
+    if isinstance(log.first_invalid, InvalidTransition):  # `log.wrong` has problems of all other kinds
         log.wrong.append((log.first_invalid.seq, log.first_invalid.reason))
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
-    findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
-    if len(log.chain) < stored.floor and not findings:
-        words = f"the log ends at {len(log.chain)}, but {name} says it had {stored.floor} events"
-        findings.append(Finding("", 0, words))
+    findings += [Finding("", seq, message) for seq, message in sorted(log.wrong)]
+    if len(log.chain) < stored.min_length and not findings:
+        message = f"the log ends at {len(log.chain)}, but {name} says it had {stored.min_length} events"
+        findings.append(Finding("", 0, message))
     elif stored.head is not None:
         findings += compare_with_head("", stored.head, log.chain)
-    unchecked = _unchecked_parts(name, stored, log)
-    compared = 0
+    unchecked = _report_unchecked(name, stored, log)
+    summary_count = 0
     if log.state is not None and not findings and not log.unknown:
-        # a process that was killed right after an append leaves the summary of the previous state
-        compared = int(stored.text is not None)
+        # A process that was killed right after an append leaves the summary of the previous state.
+        summary_count = int(stored.text is not None)
         if stored.text is None or state_at_head is None:
-            words = f"{name} is missing, or was being written; the log is shown instead"
-            unchecked.append(Unchecked("summary", "", 1, words))
+            message = f"{name} is missing, or was being written; the log is shown instead"
+            unchecked.append(Unchecked("summary", "", 1, message))
         else:
             state, head = state_at_head
             findings += _compare_with_summary(name, stored, with_head(definition.summary(state).to_json(), head))
-        unchecked += await _missing_jobs(storage, definition.jobs(log.state))
-    checked = Checked(len(log.chain), int(stored.head is not None or stored.floor > 0), compared)
+        unchecked += await _report_missing_jobs(storage, definition.jobs(log.state))
+    checked = Checked(len(log.chain), int(stored.head is not None or stored.min_length > 0), summary_count)
     return Report(owner_id, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-def _unchecked_parts(name: str, stored: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
+def _report_unchecked(name: str, stored: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
     unchecked: list[Unchecked] = []
     if log.unknown:
-        first = log.unknown[0]
-        words = f"from event {first} on: a newer version wrote events that this one cannot read"
-        unchecked.append(Unchecked("content", "", len(log.lines) - first + 1, words))
-    covered = 0 if stored.head is None else stored.head.seq
-    if not covered or covered < len(log.chain):
-        words = f"{name} has no head of these: nobody would notice if they were rewritten"
-        unchecked.append(Unchecked("heads", "", len(log.chain) - covered, words))
+        first_unknown_seq = log.unknown[0]
+        message = f"from event {first_unknown_seq} on: a newer version wrote events that this one cannot read"
+        unchecked.append(Unchecked("content", "", len(log.lines) - first_unknown_seq + 1, message))
+    covered_count = 0 if stored.head is None else stored.head.seq
+    if not covered_count or covered_count < len(log.chain):
+        message = f"{name} has no head of these events: nobody would notice if they were rewritten"
+        unchecked.append(Unchecked("heads", "", len(log.chain) - covered_count, message))
     return unchecked
 
 
@@ -109,14 +110,14 @@ def _compare_with_summary(name: str, stored: StoredSummary, expected: bytes) -> 
         differences = cache_differences(stored.text or b"", expected)
     except ValueError:
         return [Finding("", 0, f"{name} cannot be parsed; its content is in the log too")]
-    if stored.head is not None and stored.floor not in (0, stored.head.seq):
-        differences.append(f"is stored as that of event {stored.floor}, but says it is that of {stored.head.seq}")
-    return [Finding("", 0, f"{name} {words}") for words in differences]
+    if stored.head is not None and stored.min_length not in (0, stored.head.seq):
+        differences.append(f"is stored as that of event {stored.min_length}, but says it is that of {stored.head.seq}")
+    return [Finding("", 0, f"{name} {difference}") for difference in differences]
 
 
-async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchecked]:
-    words = "it names Job {}, which does not exist: it was deleted, or never began"
-    return [Unchecked("runs", "", 0, words.format(job_id)) for job_id in job_ids if not await storage.has_job(job_id)]
+async def _report_missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchecked]:
+    message = "it names Job {}, which does not exist: it was deleted, or never began"
+    return [Unchecked("runs", "", 0, message.format(job_id)) for job_id in job_ids if not await storage.has_job(job_id)]
 
 
 async def verify_lost(storage: Storage) -> list[Finding]:
@@ -132,9 +133,9 @@ async def verify_lost(storage: Storage) -> list[Finding]:
 
 _CHECKS: Mapping[OwnerKind, Callable[[Storage, str], Awaitable[Report]]] = {
     "job": verify_job,
-    "iterations": partial(_verify, SERIES),
-    "task": partial(_verify, TASKS),
-    "schedule": partial(_verify, SCHEDULES),
+    "iterations": partial(_verify_single_log, SERIES),
+    "task": partial(_verify_single_log, TASKS),
+    "schedule": partial(_verify_single_log, SCHEDULES),
 }
 """The check of each kind of owner, in the order in which a store is checked."""
 
@@ -161,7 +162,7 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
         yield Report(storage.location, 0, 0, tuple(lost), kind="store")
 
 
-# The part of a Host.
+# Operations of a Host on its logs.
 
 
 class Auditor:
@@ -183,7 +184,7 @@ class Auditor:
     ) -> Report:
         """Verify a Job, series, task or schedule: its log, and everything derived from it. Raises NotFound.
 
-        It is compared with the project's anchor, or `anchor`. `key` is the file of a public key for its records.
+        The logs are compared with the project's anchor, or `anchor`. `key` is the file of a public key for its records.
         """
         from perstack.audit.receipts import read_public_key
 
@@ -220,7 +221,7 @@ class Auditor:
         """
         from perstack.audit.rule_testing import Backtest
 
-        async for result in Backtest(project, self._source.setup.plugins.skills, workspace, rules).of(
+        async for result in Backtest(project, self._source.setup.plugins.skills, workspace, rules).run(
             self._reader.storage, since
         ):
             yield result

@@ -20,13 +20,15 @@ def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
     """Return every value of the event that contradicts the log before it, for `verify`."""
     if event.type == "startRun":
         return []
-    found = [repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value]
+    wrong_repetitions = [
+        repetition for repetition in event.repetitions(run) if repetition.value != repetition.known_value
+    ]
     if event.expert_key != run.start.expert_key:
-        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
-    # an event between two steps belongs to the ending step or to the beginning one
+        wrong_repetitions.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
+    # An event between two steps has the number of either.
     if not max(1, run.step) <= event.step_number <= run.step + 1:
-        found.append(Repetition("stepNumber", event.step_number, run.step))
-    return found
+        wrong_repetitions.append(Repetition("stepNumber", event.step_number, run.step))
+    return wrong_repetitions
 
 
 def start_contradictions(
@@ -37,20 +39,20 @@ def start_contradictions(
     `chains`: rules that the parent has had since it decided on the delegate, which must have one of them in full.
     """
     start, parent_start = delegate_run.start, parent_run.start
-    by = start.delegated_by
+    caller = start.delegated_by
     is_unknown = is_emptied(start.query) or is_emptied(delegation.query)
     repetitions = [
         Repetition("the Expert", start.expert_key, delegation.expert_key),
         Repetition("the query", start.query, delegation.query, is_emptied=is_unknown),
-        Repetition("the tool that called it", by and by.tool_name, delegation.tool_name),
-        Repetition("the Expert that called it", by and by.expert_key, parent_start.expert_key),
+        Repetition("the tool that called it", caller and caller.tool_name, delegation.tool_name),
+        Repetition("the Expert that called it", caller and caller.expert_key, parent_start.expert_key),
         Repetition("its snapshots", start.snapshots, parent_start.snapshots),
-        Repetition("its sandbox", start.sandbox, _narrowed(start.sandbox, parent_start.sandbox)),
+        Repetition("its sandbox", start.sandbox, _narrow_policy(start.sandbox, parent_start.sandbox)),
     ]
     if start.depth or parent_start.depth:
         repetitions.append(Repetition("its depth", start.depth, parent_start.depth + 1))
-    inherited = [chain for chain in chains if start.permissions[: len(chain)] == chain]
-    if not inherited:
+    inherited_chains = [chain for chain in chains if start.permissions[: len(chain)] == chain]
+    if not inherited_chains:
         is_unknown = is_emptied(start.query)
         repetitions.append(
             Repetition("its rules", "others", "those of the Run that called it, and its own", is_emptied=is_unknown)
@@ -58,7 +60,7 @@ def start_contradictions(
     yield from (repetition for repetition in repetitions if repetition.contradiction is not None)
 
 
-def _narrowed(own_policy: SandboxPolicy | None, outer_policy: SandboxPolicy | None) -> SandboxPolicy | None:
+def _narrow_policy(own_policy: SandboxPolicy | None, outer_policy: SandboxPolicy | None) -> SandboxPolicy | None:
     try:
         return narrow_policy(own_policy, outer_policy)
     except UsageError:  # the policies name two runtimes: no Run can begin with both
@@ -66,19 +68,21 @@ def _narrowed(own_policy: SandboxPolicy | None, outer_policy: SandboxPolicy | No
 
 
 def result_contradictions(
-    tool_name: str, shown: str, report: DelegateReport | None, delegate_run: Run, *, is_error: bool
+    tool_name: str, result_text: str, report: DelegateReport | None, delegate_run: Run, *, is_error: bool
 ) -> Iterator[Repetition]:
     """Yield what a call's result says that contradicts the delegate's log up to the event that the result names."""
     is_completed = delegate_run.status == "completed"
     text = delegate_run.result or ""
     if delegate_run.result_value is not None:
         text = json.dumps(delegate_run.result_value, ensure_ascii=False)
-    is_unknown = is_emptied(shown) or is_emptied(delegate_run.result)
+    is_unknown = is_emptied(result_text) or is_emptied(delegate_run.result)
     repetitions = [Repetition("that it failed", is_error, not is_completed)]
-    # a long text is a blob, which the shortened one names
-    if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in shown:
-        repetitions.append(Repetition("the delegate's result", shown, text, is_emptied=is_unknown))
+    # Instead of a long text, the result has a shortened one that names the blob with the whole.
+    if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in result_text:
+        repetitions.append(Repetition("the delegate's result", result_text, text, is_emptied=is_unknown))
     if report is not None:
-        known = report_of(delegate_run, tool_name)
-        repetitions.append(Repetition("the delegate's report", report, known, is_emptied=is_emptied(report.text)))
+        actual_report = report_of(delegate_run, tool_name)
+        repetitions.append(
+            Repetition("the delegate's report", report, actual_report, is_emptied=is_emptied(report.text))
+        )
     yield from (repetition for repetition in repetitions if repetition.contradiction is not None)

@@ -49,7 +49,7 @@ class Redaction:
 
 def fields_to_blank(event: events.StoredEvent) -> tuple[str, ...]:
     """Return the JSON names of the fields that `blank` changes in this event; empty if there are none."""
-    before, after = _json(event), _json(blank(event))
+    before, after = _fields_as_json(event), _fields_as_json(blank(event))
     return tuple(key for key in before if before[key] != after.get(key))
 
 
@@ -58,10 +58,10 @@ def check_fields(event: events.StoredEvent, names: Iterable[str]) -> tuple[str, 
     fields = fields_to_blank(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that can be removed")
-    unknown = [name for name in names if name not in fields]
-    if unknown:
+    unknown_names = [name for name in names if name not in fields]
+    if unknown_names:
         raise UsageError(
-            f"event {event.id} ({event.type}) has no text in {', '.join(unknown)}; fields that can be removed:"
+            f"event {event.id} ({event.type}) has no text in {', '.join(unknown_names)}; fields that can be removed:"
             f" {', '.join(fields)}"
         )
     return fields
@@ -73,7 +73,7 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 
 def texts_to_blank(event: events.StoredEvent, names: Iterable[str] = ()) -> frozenset[str]:
     """Return the texts that `blank` removes from the named fields, or from all but settings if none is named."""
-    before, after = _json(event), _json(blank(event))
+    before, after = _fields_as_json(event), _fields_as_json(blank(event))
     fields = frozenset(names) or before.keys() - _SETTINGS
     kept_texts = frozenset(texts_in(after))
     removed_texts = (texts_in(value) for key, value in before.items() if key in fields and value != after.get(key))
@@ -86,11 +86,11 @@ def redaction_of(event: events.RedactEvent, seq: int) -> Redaction:
     return Redaction(*values, event.fields, event.blobs, event.copies)
 
 
-def remains_of(event: events.StoredEvent) -> JsonObject:
-    """Return the event's remains for a `redactEvent`."""
-    return _json(blank(event))
+def remaining_fields(event: events.StoredEvent) -> JsonObject:
+    """Return the fields that stay of a redacted event, as `redactEvent` records them."""
+    return _fields_as_json(blank(event))
 
 
-def _json(event: events.StoredEvent) -> JsonObject:
+def _fields_as_json(event: events.StoredEvent) -> JsonObject:
     fields: JsonObject = json.loads(event.to_json())
     return fields

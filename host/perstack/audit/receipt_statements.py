@@ -29,7 +29,7 @@ from perstack.dataclass import dataclass
 class Signature(Record):
     """A signature over `pae` of an envelope's payload."""
 
-    keyid: str = ""  # unsigned hint which key has signed
+    keyid: str = ""  # hint at the key that signed; not itself signed
     sig: str  # base64
 
     def value(self) -> bytes:
@@ -180,7 +180,8 @@ def statement_of(
     all_ends = tuple(ends)
     return Statement(
         subject=tuple(
-            LogSubject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in all_ends
+            LogSubject(name=end.run_id, digest=_hex_digest(end.hash), annotations=Extent(seq=end.seq))
+            for end in all_ends
         ),
         predicate=Receipt(
             job_id=owner.id,
@@ -188,7 +189,9 @@ def statement_of(
             removed=removed,
             created_on=created_on,
             runtime_version=runtime_version,
-            definitions=tuple(Resource(name=event_id_of(end.run_id, 1), digest=_digest(end.first)) for end in all_ends),
+            definitions=tuple(
+                Resource(name=event_id_of(end.run_id, 1), digest=_hex_digest(end.first)) for end in all_ends
+            ),
             lock=None if lock is None else Resource(name="perstack.lock", digest=Digest(sha256=lock.hex())),
             store=None if store is None else Digest(sha256=store.hex()),
         ),
@@ -202,10 +205,10 @@ def read_record(data: bytes) -> AnchorRecord:
     try:
         envelope = Envelope.model_validate_json(data)
     except ValidationError:
-        return AnchorRecord(_statement_in(data))
+        return AnchorRecord(_parse_statement(data))
     if envelope.payload_type != PAYLOAD_TYPE:
         raise ValueError(f"its payload is not {PAYLOAD_TYPE}")
-    return AnchorRecord(_statement_in(envelope.body()), envelope)
+    return AnchorRecord(_parse_statement(envelope.body()), envelope)
 
 
 def records_in_force(
@@ -213,7 +216,7 @@ def records_in_force(
 ) -> list[AnchorRecord]:
     """Return the records that the owner's present logs must match, without those of an earlier owner of its id."""
     first = logs.get(run_id_of(owner.id, 1))
-    current_life = None if first is None or not first.first else _digest(first.first).sha256
+    current_life = None if first is None or not first.first else _hex_digest(first.first).sha256
     ended = ended_lives(records)
     return [record for record in records if record.life not in ended or record.life == current_life]
 
@@ -243,7 +246,7 @@ def compare_with_receipt(statement: Statement, logs: Mapping[str, LogHashes], so
 
 
 def count_events_after(statements: Iterable[Statement], logs: Mapping[str, LogHashes]) -> int:
-    """Return the number of events after the last covered one."""
+    """Return the number of events, over all logs, after the last one that a statement covers."""
     covered: dict[str, int] = {}
     for statement in statements:
         for subject in statement.subject:
@@ -255,19 +258,21 @@ def _compare_with_subject(subject: LogSubject, hashes: Sequence[str], source: st
     run_id, seq = subject.name, subject.annotations.seq
     if seq > len(hashes):
         return [Finding(run_id, 0, f"the log ends at {len(hashes)}, but {source} says it had {seq} events")]
-    if _digest(hashes[seq - 1]) != subject.digest:
+    if _hex_digest(hashes[seq - 1]) != subject.digest:
         return [Finding(run_id, seq, f"the log was rewritten: its hash differs from the one in {source}")]
     return []
 
 
 def _compare_with_definition(subject: LogSubject, receipt: Receipt, log: LogHashes, source: str) -> list[Finding]:
     name = event_id_of(subject.name, 1)
-    if any(definition.name == name and definition.digest != _digest(log.first) for definition in receipt.definitions):
+    if any(
+        definition.name == name and definition.digest != _hex_digest(log.first) for definition in receipt.definitions
+    ):
         return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]
     return []
 
 
-def _statement_in(data: bytes) -> Statement:
+def _parse_statement(data: bytes) -> Statement:
     try:
         return Statement.model_validate_json(data)
     except ValidationError as error:
@@ -275,7 +280,7 @@ def _statement_in(data: bytes) -> Statement:
         raise ValueError(f"it is not a receipt of perstack: {f'{path}: ' if path else ''}{message}") from None
 
 
-def _digest(chain_hash: str) -> Digest:
+def _hex_digest(chain_hash: str) -> Digest:
     try:
         return Digest(sha256=urlsafe_b64decode(chain_hash + "=").hex())
     except binascii.Error as error:

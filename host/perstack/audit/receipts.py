@@ -87,14 +87,14 @@ def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    label, pem = _private_pem(setting, env)
+    label, pem = _read_private_pem(setting, env)
     try:
         key = load_pem_private_key(pem, None)
-    except (ValueError, TypeError):  # TypeError: it is encrypted
+    except (ValueError, TypeError):  # TypeError: the key is encrypted
         raise UsageError(f"{label} is not an unencrypted private key in PEM; {_HOW_TO_MAKE_KEY}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"{label} is not an Ed25519 key; {_HOW_TO_MAKE_KEY}")
-    return Signer(key, _id_of(key.public_key()))
+    return Signer(key, _key_id(key.public_key()))
 
 
 def read_public_key(path: Path) -> PublicKey:
@@ -104,12 +104,12 @@ def read_public_key(path: Path) -> PublicKey:
 
     remedy = "write it with: openssl pkey -in KEY.pem -pubout -out PUBLIC.pem"
     try:
-        key = load_pem_public_key(_read(path, f"the key {path}"))
+        key = load_pem_public_key(_read_file(path, f"the key {path}"))
     except ValueError:
         raise UsageError(f"the key {path} is not a public key in PEM; {remedy}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise UsageError(f"the key {path} is not an Ed25519 key")
-    return PublicKey(key, _id_of(key))
+    return PublicKey(key, _key_id(key))
 
 
 def key_file(setting: str | None) -> Path | None:
@@ -122,11 +122,11 @@ def key_variable(setting: str | None) -> str | None:
     return setting.removeprefix(FROM_ENV) if setting is not None and setting.startswith(FROM_ENV) else None
 
 
-def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
+def _read_private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
     file, variable = key_file(setting), key_variable(setting)
     if file is not None:
         label = f"[audit] signingKey {file}"
-        return label, _read(file, label)
+        return label, _read_file(file, label)
     label = f"[audit] signingKey {setting}"
     if variable is None:
         raise UsageError("[audit] signingKey: name a file, `file:PATH`, or a variable, `env:NAME`")
@@ -136,14 +136,14 @@ def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
     return label, env[variable].replace("\\n", "\n").encode()
 
 
-def _read(path: Path, label: str) -> bytes:
+def _read_file(path: Path, label: str) -> bytes:
     try:
         return read_regular(path, _MAX_KEY_BYTES)
     except OSError as error:
         raise UsageError(f"{label} cannot be read: {error.strerror or type(error).__name__}") from None
 
 
-def _id_of(key: Ed25519PublicKey) -> str:
+def _key_id(key: Ed25519PublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
@@ -180,11 +180,11 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
     ends: list[LogEnd] = []
     for run_id in await run_ids(storage, job_id):
         lines = await storage.read(RunRef(job_id, run_id))
-        log = _hashes(lines)
+        log = _hash_lines(lines)
         if len(log.hashes) < len(lines):
             valid_count = len(log.hashes)
-            words = f"{run_id}, event {valid_count + 1}: the line does not fit the log"
-            raise Damaged(words, readable=valid_count, next_steps=(Inspect("damage", job_id),))
+            message = f"{run_id}, event {valid_count + 1}: the line does not fit the log"
+            raise Damaged(message, readable=valid_count, next_steps=(Inspect("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), log.hashes[-1], log.first))
     if not ends:
@@ -225,7 +225,7 @@ async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogHashes]:
         ids = await run_ids(space, owner.id)
     except NotFound:
         return {}
-    return {run_id: _hashes((await read_intact(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
+    return {run_id: _hash_lines((await read_intact(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
 
 
 def with_receipt(
@@ -249,8 +249,8 @@ def with_receipt(
         unchecked.append(_unchecked_entry("receipt", later_count, text))
     recorded_lock = statement.predicate.lock
     if recorded_lock is not None and (lock is None or recorded_lock.digest.sha256 != lock.hex()):
-        words = "perstack.lock has changed since the receipt was written, or is gone"
-        unchecked.append(_unchecked_entry("receipt", 1, words))
+        message = "perstack.lock has changed since the receipt was written, or is gone"
+        unchecked.append(_unchecked_entry("receipt", 1, message))
     return replace(
         report,
         findings=_with_findings(report, compare_with_receipt(statement, logs, "the receipt")),
@@ -266,25 +266,25 @@ def with_records(
     if report.kind == "store":
         raise ValueError("a store as a whole has no logs")
     owner = Owner(report.kind, report.job_id)
-    trusted, findings = trusted_records(owner, source, records, key)
-    in_force = records_in_force(trusted, owner, logs)
-    for record in in_force:
+    valid_records, findings = trusted_records(owner, source, records, key)
+    records_to_match = records_in_force(valid_records, owner, logs)
+    for record in records_to_match:
         log_findings = compare_with_receipt(record.statement, logs, f"the anchor {source}")
         # only a Job has several logs: for others the Run's id is left out
         findings += log_findings if owner.kind == "job" else [replace(finding, run_id="") for finding in log_findings]
     unchecked: list[Unchecked] = []
     signed = sum(record.envelope is not None for record in records)
     if key is None and signed:
-        words = f"signatures in the anchor: {signed:,}; no public key was given"
-        unchecked.append(_unchecked_entry("anchor", signed, words))
-    if ended_lives(in_force):
-        words = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
-        unchecked.append(_unchecked_entry("anchor", 1, words))
-    later_count = count_events_after([record.statement for record in in_force], logs)
+        message = f"signatures in the anchor: {signed:,}; no public key was given"
+        unchecked.append(_unchecked_entry("anchor", signed, message))
+    if ended_lives(records_to_match):
+        message = f"the anchor {source} says that it was deleted: the deletion was cut short, or it was put back"
+        unchecked.append(_unchecked_entry("anchor", 1, message))
+    later_count = count_events_after([record.statement for record in records_to_match], logs)
     if later_count:
-        words = f"{later_count:,} of its events are later than the last record in the anchor {source}"
-        unchecked.append(_unchecked_entry("anchor", later_count, words))
-    heads = report.checked.heads + sum(len(record.statement.subject) for record in in_force)
+        message = f"{later_count:,} of its events are later than the last record in the anchor {source}"
+        unchecked.append(_unchecked_entry("anchor", later_count, message))
+    heads = report.checked.heads + sum(len(record.statement.subject) for record in records_to_match)
     return replace(
         report,
         findings=_with_findings(report, findings),
@@ -297,16 +297,16 @@ def trusted_records(
     owner: Owner, source: str, records: Sequence[AnchorRecord], key: PublicKey | None
 ) -> tuple[list[AnchorRecord], list[Finding]]:
     """Return the valid records, and a finding for each other one. With a key, a valid record is signed by it."""
-    trusted: list[AnchorRecord] = []
+    valid_records: list[AnchorRecord] = []
     findings: list[Finding] = []
     for number, record in enumerate(records, 1):
         problem = signature_problem(record, key)
         if problem is None:
-            trusted.append(record)
+            valid_records.append(record)
         else:
             place = f"record {number} of this {OWNER_KINDS[owner.kind].singular} in the anchor {source}"
             findings.append(Finding("", 0, f"{place} {problem}"))
-    return trusted, findings
+    return valid_records, findings
 
 
 def signature_problem(record: AnchorRecord, key: PublicKey | None) -> str | None:
@@ -320,12 +320,12 @@ def signature_problem(record: AnchorRecord, key: PublicKey | None) -> str | None
     return None
 
 
-def with_unchecked(report: Report, words: str) -> Report:
+def with_unchecked(report: Report, message: str) -> Report:
     """Return the report with a note that a part of the anchor could not be checked."""
-    return replace(report, unchecked=(*report.unchecked, _unchecked_entry("anchor", 1, words)))
+    return replace(report, unchecked=(*report.unchecked, _unchecked_entry("anchor", 1, message)))
 
 
-def _hashes(lines: Sequence[bytes]) -> LogHashes:
+def _hash_lines(lines: Sequence[bytes]) -> LogHashes:
     hashes: list[str] = []
     head, first = EMPTY_LOG, ""
     for line in lines:

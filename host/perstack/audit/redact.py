@@ -12,7 +12,7 @@ from perstack.audit.event_redaction import (
     check_fields,
     fields_to_blank,
     redaction_of,
-    remains_of,
+    remaining_fields,
     texts_to_blank,
 )
 from perstack.audit.searched_texts import remove_search_index
@@ -56,9 +56,9 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     Without `fields`, all texts except settings are searched for. Data that cannot be read is skipped.
     """
     texts = frozenset(text for text in texts_to_blank(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
-    forms = tuple(form for text in texts for form in _forms(text))
+    forms = tuple(form for text in texts for form in _json_forms(text))
     copies: list[str] = []
-    raw = _raw_forms(texts)
+    raw = _search_forms(texts)
     blob_hits: dict[str, bool] = {}
     if forms:
         for job_id in await job_ids(storage):
@@ -72,17 +72,21 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
         for name in MAILBOX_SPACES:
             space = storage.space(name)
             copies += [
-                f"a text that waits for {box}" for box in await job_ids(space) if await _seqs_in_logs(space, box, forms)
+                f"a text that waits for {mailbox_id}"
+                for mailbox_id in await job_ids(space)
+                if await _seqs_in_logs(space, mailbox_id, forms)
             ]
-    blobs, shared = await _removable_blobs(storage, event, raw, forms)
-    return Traces(tuple(dict.fromkeys((*copies, *shared)))[:_MAX_COPIES], tuple(blobs))
+    blobs, events_sharing_blobs = await _removable_blobs(storage, event, raw, forms)
+    return Traces(tuple(dict.fromkeys((*copies, *events_sharing_blobs)))[:_MAX_COPIES], tuple(blobs))
 
 
-def _forms(text: str) -> tuple[bytes, ...]:
-    """Return how a text may be written in a line: as JSON, and as JSON inside a JSON string."""
-    once = _json_text(text)
-    twice = _json_text(once)
-    return (once.encode("utf-8", "surrogatepass"), twice.encode("utf-8", "surrogatepass"))[: 1 + (once != twice)]
+def _json_forms(text: str) -> tuple[bytes, ...]:
+    """Return the bytes of a text in a line of a log: as JSON, and as JSON inside a JSON string."""
+    json_text = _json_text(text)
+    nested_json_text = _json_text(json_text)
+    return (json_text.encode("utf-8", "surrogatepass"), nested_json_text.encode("utf-8", "surrogatepass"))[
+        : 1 + (json_text != nested_json_text)
+    ]
 
 
 def _json_text(text: str) -> str:
@@ -96,22 +100,22 @@ async def _events_with_copies(
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await read_intact(storage, ref)
-        for seq in await asyncio.to_thread(_seqs_with, lines, forms):
-            other = _parsed(ref, seq, lines[seq - 1])
+        for seq in await asyncio.to_thread(_matching_seqs, lines, forms):
+            other = _parse_line(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id and _contains_text(other, texts):
                 event_ids.append(event_id_of(run_id, seq))
     return event_ids
 
 
 async def _seqs_in_logs(storage: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
-    places: list[int] = []
+    seqs: list[int] = []
     for run_id in await run_ids(storage, owner_id):
         lines, _ = await read_intact(storage, RunRef(owner_id, run_id))
-        places += await asyncio.to_thread(_seqs_with, lines, forms)
-    return places
+        seqs += await asyncio.to_thread(_matching_seqs, lines, forms)
+    return seqs
 
 
-def _seqs_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
+def _matching_seqs(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
     return [seq for seq, line in enumerate(lines, 1) if any(form in line for form in forms)]
 
 
@@ -124,7 +128,7 @@ def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
     )
 
 
-def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
+def _parse_line(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     try:
         event = event_of(ref, seq, open_line(line).payload)
     except (InvalidEvent, BrokenSeal):
@@ -139,16 +143,21 @@ async def _snapshot_copies(
     for name in locations:
         if name not in blob_hits:
             blob_hits[name] = await _blob_contains(storage, job_id, name, raw)
-    return [f"the snapshot of {at}" for at in dict.fromkeys(at for name, at in locations.items() if blob_hits[name])]
+    return [
+        f"the snapshot of {event_id}"
+        for event_id in dict.fromkeys(event_id for name, event_id in locations.items() if blob_hits[name])
+    ]
 
 
 async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
+    """Return the blobs of a Job's snapshots, each with the id of the first event that names it."""
     events: list[StoredEvent] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await read_intact(storage, ref)
         parsed = [
-            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_seqs_with, lines, _SNAPSHOT_EVENTS)
+            _parse_line(ref, seq, lines[seq - 1])
+            for seq in await asyncio.to_thread(_matching_seqs, lines, _SNAPSHOT_EVENTS)
         ]
         events += filter(None, parsed)
     if not events:
@@ -158,31 +167,33 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
     return await blobs_of_snapshots(storage, job_id, events)
 
 
-def _raw_forms(texts: Iterable[str]) -> tuple[bytes, ...]:
+def _search_forms(texts: Iterable[str]) -> tuple[bytes, ...]:
     long = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
-    return tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
+    return tuple({form for text in long for form in (*_json_forms(text), text.encode("utf-8", "replace"))})
 
 
 async def _removable_blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
     """Return the blobs with the texts that only this event needs, and the ids of events that need the others."""
-    referenced = _refers_to(event)
-    mentioned = b"\n".join(forms)
+    referenced_blobs = _referenced_blobs(event)
+    written_forms = b"\n".join(forms)
     names: list[str] = []
     for name in await storage.blobs(event.job_id):
         if (
-            name in referenced
-            or b"blob:" + name.encode() in mentioned
+            name in referenced_blobs
+            or b"blob:" + name.encode() in written_forms
             or await _blob_contains(storage, event.job_id, name, raw)
         ):
             names.append(name)
-    users = await _events_by_blob(storage, event, names)
-    # blobs of snapshots stay: without them the file could not be restored
-    for name, at in (await _blobs_in_snapshots(storage, event.job_id) if names else {}).items():
+    events_by_blob = await _events_by_blob(storage, event, names)
+    # Blobs of snapshots stay: without them a file could not be restored.
+    for name, snapshot_event_id in (await _blobs_in_snapshots(storage, event.job_id) if names else {}).items():
         if name in names:
-            users.setdefault(name, []).append(f"the snapshot of {at}")
-    return [name for name in names if name not in users], [event_id for ids in users.values() for event_id in ids]
+            events_by_blob.setdefault(name, []).append(f"the snapshot of {snapshot_event_id}")
+    return [name for name in names if name not in events_by_blob], [
+        event_id for ids in events_by_blob.values() for event_id in ids
+    ]
 
 
 async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -> bool:
@@ -194,20 +205,21 @@ async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence
 
 
 async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the Job's other events that refer to these blobs, by blob."""
     event_ids: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
         ref = RunRef(event.job_id, run_id)
         lines, _ = await read_intact(storage, ref)
-        for seq in await asyncio.to_thread(_seqs_with, lines, forms):
-            other = _parsed(ref, seq, lines[seq - 1])
+        for seq in await asyncio.to_thread(_matching_seqs, lines, forms):
+            other = _parse_line(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id:
-                for name in _refers_to(other).intersection(names):
+                for name in _referenced_blobs(other).intersection(names):
                     event_ids.setdefault(name, []).append(other.id)
     return event_ids
 
 
-def _refers_to(event: StoredEvent) -> frozenset[str]:
+def _referenced_blobs(event: StoredEvent) -> frozenset[str]:
     match event:
         case QueueRun() if event.definition is not None:
             return frozenset((event.definition,))
@@ -261,7 +273,7 @@ async def redact_event(
                 event_type=line.event.type,
                 digest=sealed.digest,
                 fields=checked_fields,
-                remains=remains_of(line.event),
+                remains=remaining_fields(line.event),
                 blobs=traces.blobs,
                 copies=traces.copies,
                 by=by,
@@ -275,14 +287,15 @@ async def redact_event(
 
 
 async def _clean_up(storage: Storage, job_id: str, redaction_event: RedactEvent) -> None:
+    """Remove the redacted content outside of the log: blobs, caches, the search index, remains in the storage."""
     for name in redaction_event.blobs:
         await storage.remove_blob(job_id, name)
-    await _write_caches(storage, job_id)
+    await _rewrite_caches(storage, job_id)
     remove_search_index(storage.location, os.environ)
     await storage.erase_traces(job_id)
 
 
-async def _write_caches(storage: Storage, job_id: str) -> None:
+async def _rewrite_caches(storage: Storage, job_id: str) -> None:
     derived = await derive(storage, job_id)
     if storage.keeps_copies:
         for run_id, setting in derived.settings.items():

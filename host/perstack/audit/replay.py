@@ -34,25 +34,25 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
         ref = RunRef(job_id, run_id)
         lines, damage = await read_intact(storage, ref)
         rules = DecisionReplay(factories, workspace, approvals, offers)
-        requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
-        replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
+        requests = RequestCheck(inherits_redacted=await _inherits_redacted_messages(storage, ref))
+        replayed, findings_of_run = await _replay(storage, ref, lines, requests, rules, tools)
         ruling_count += rules.ruled
         unchecked += [Unchecked("rules", run_id, number, reason) for reason, number in rules.unchecked.items()]
         count += replayed
         compared += requests.compared
         if requests.uncompared:
-            words = (
+            message = (
                 "what the model was sent has been redacted since"
                 if requests.inherits_redacted
                 else "the log has no digest of what the model was sent, or another version made it"
             )
-            unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
+            unchecked.append(Unchecked("requests", run_id, requests.uncompared, message))
         if damage is not None:
             findings.append(Finding(run_id, damage.readable + 1, str(damage)))
-        elif not wrong and replayed < len(lines):
-            words = f"what was decided from event {replayed + 1} on depends on redacted events"
-            unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
-        findings += wrong
+        elif not findings_of_run and replayed < len(lines):
+            message = f"what was decided from event {replayed + 1} on depends on redacted events"
+            unchecked.append(Unchecked("content", run_id, len(lines) - replayed, message))
+        findings += findings_of_run
     checked = Checked(requests=compared, rulings=ruling_count)
     return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), checked)
 
@@ -83,7 +83,7 @@ async def _replay(
                 continue
         except (BrokenSeal, Damaged, NotFound) as error:
             return seq, [*missing, Finding(ref.run_id, seq, str(error))]
-        missing += await _missing_tools(tools, event, seq)
+        missing += await _check_offered_tools(tools, event, seq)
         wrong = difference(run, event) or requests.difference(run, event) or await rules.difference(run, event)
         if wrong is not None:
             return seq, [*missing, Finding(ref.run_id, seq, wrong)]
@@ -94,7 +94,7 @@ async def _replay(
     return len(lines), missing
 
 
-async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
+async def _inherits_redacted_messages(storage: Storage, ref: RunRef) -> bool:
     """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
     visited: set[str] = set()
     while True:
@@ -112,6 +112,6 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
         ref = RunRef(ref.job_id, base.run_id)
 
 
-async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
+async def _check_offered_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
     problem = await check.problem(event)
     return [] if problem is None else [Finding(event.run_id, seq, problem)]

@@ -27,8 +27,8 @@ from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
-from perstack.recordings.past_calls import PastCall, PastRun, past_run
-from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
+from perstack.recordings.past_calls import PastCall, PastRun, read_past_run
+from perstack.recordings.recorded_calls import RecordedCalls, expert_key_of, host_skills, known_tools
 from perstack.toml_reader.definition_with_includes import DefinitionFile
 from perstack.toml_reader.source import Reporter
 
@@ -59,7 +59,9 @@ class BacktestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadLogs:
+class _JobLogs:
+    """The unparsed logs of a Job by Run, or the reason why they cannot be read."""
+
     job_id: str
     logs: Mapping[str, Sequence[bytes]]
     problem: str | None = None
@@ -80,17 +82,17 @@ class Backtest:
         self._project = project.model_copy(update=updates)
         self._calls = RecordedCalls(self._project, factories, workspace)
 
-    async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[BacktestResult]:
+    async def run(self, storage: Storage, since: int = 0) -> AsyncGenerator[BacktestResult]:
         """Yield the result for every Job written to since a time (milliseconds since 1970; 0 for all), latest first."""
         after: str | None = None
         while True:
             page = await storage.jobs(limit=_JOBS_PER_PAGE, after=after)
-            batch: list[_ReadLogs] = []
+            batch: list[_JobLogs] = []
             for job_id in page.ids:
                 if since and await _is_older(storage, job_id, since):
                     page = Page(())
                     break
-                batch.append(await _logs(storage, job_id))
+                batch.append(await _read_logs(storage, job_id))
                 if len(batch) == _JOBS_PER_BATCH:
                     for result in await asyncio.to_thread(self._backtest_batch, batch, since):
                         yield result
@@ -101,7 +103,7 @@ class Backtest:
                 return
             after = page.next
 
-    def _backtest_batch(self, batch: Sequence[_ReadLogs], since: int) -> list[BacktestResult]:
+    def _backtest_batch(self, batch: Sequence[_JobLogs], since: int) -> list[BacktestResult]:
         results: list[BacktestResult] = []
         for job_logs in batch:
             try:
@@ -115,13 +117,13 @@ class Backtest:
         return results
 
     def _backtest_job(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
-        runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
+        runs = {run_id: read_past_run(run_id, lines) for run_id, lines in logs.items()}
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0
         changed: list[ChangedRuling] = []
         for run_past_run in runs.values():
             chain = chains[run_past_run.id] = self._chain(run_past_run, runs)
-            key = key_of(run_past_run)
+            key = expert_key_of(run_past_run)
             to_policy_call = self._calls.of(run_past_run)
             for past_call in run_past_run.calls:
                 if past_call.timestamp < since:
@@ -139,19 +141,19 @@ class Backtest:
         callers: dict[str, Expert] = {}
         current: PastRun | None = past_run
         while current is not None and current.id not in callers:
-            key = key_of(current)
+            key = expert_key_of(current)
             callers[current.id] = self._project.expert(key) or Expert(key=key, instruction="")
             current = runs.get(current.works_for or "")
         expert, *parents = callers.values()
         return chain_of(self._project, expert, parents)
 
 
-async def _logs(storage: Storage, job_id: str) -> _ReadLogs:
+async def _read_logs(storage: Storage, job_id: str) -> _JobLogs:
     try:
         ids = await run_ids(storage, job_id)
-        return _ReadLogs(job_id, {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids})
+        return _JobLogs(job_id, {run_id: await storage.read(RunRef(job_id, run_id)) for run_id in ids})
     except StorageError as error:
-        return _ReadLogs(job_id, {}, str(error))
+        return _JobLogs(job_id, {}, str(error))
 
 
 async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
@@ -186,28 +188,30 @@ def judge_call(
     tool: str,
     args: JsonObject,
     *,
-    above: Iterable[str] = (),
+    parents: Iterable[str] = (),
 ) -> RuleTestResult:
-    """Decide about a call in an Expert's Run; `above` are the Experts of its parent Runs.
+    """Decide about a call in an Expert's Run; `parents` are the Experts of its parent Runs.
 
     Raises UsageError for an unknown Expert or tool, and DefinitionError for a file with errors.
     """
     project = definition.to_project(strict=False).project
-    expert = _expert(project, expert_key)
-    runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
+    expert = _find_expert(project, expert_key)
+    runs = dict.fromkeys([*(_find_expert(project, key).key for key in parents), expert.key])
     callers = [project.experts[key] for key in runs if key != expert.key]
     chain = chain_of(project, expert, callers)
     policy_call = make_call(project, factories, expert, tool, args, workspace)
     ruling = decide_offer(chain, policy_call) if policy_call.skill == PROVIDER else decide_call(chain, policy_call)
-    granted = (rule_set for rule_set in chain if rule_set.source != UNGRANTED)
-    places = {rule_set.source: _place(definition, rule_set.expert) for rule_set in granted}
+    granted_rule_sets = (rule_set for rule_set in chain if rule_set.source != UNGRANTED)
+    permissions_by_source = {
+        rule_set.source: _find_permissions(definition, rule_set.expert) for rule_set in granted_rule_sets
+    }
     source, _, name = ruling.source.rpartition(".")
-    place = places.get(source) or places.get(ruling.source)
-    if place is None:
+    permissions_place = permissions_by_source.get(source) or permissions_by_source.get(ruling.source)
+    if permissions_place is None:
         return RuleTestResult(ruling)
-    reporter, at, permissions = place
+    reporter, at, permissions = permissions_place
     return RuleTestResult(
-        ruling, str(reporter.source.path), reporter.source.lines.of(_key(at, permissions, ruling, name))
+        ruling, str(reporter.source.path), reporter.source.lines.of(_rule_path(at, permissions, ruling, name))
     )
 
 
@@ -216,17 +220,21 @@ def make_call(
 ) -> PolicyCall:
     """Return a call of an Expert's tool as rules see it. Raises UsageError if the Expert has no tool of that name."""
     resolve = path_resolver(workspace)
-    spec = _delegate(project, expert, tool) if tool.startswith(f"{DELEGATE}/") else _tool(factories, expert, tool)
+    spec = (
+        _find_delegate(project, expert, tool)
+        if tool.startswith(f"{DELEGATE}/")
+        else _find_tool(factories, expert, tool)
+    )
     if spec is None:
         by_name = {delegate.spec.name: delegate.spec for delegate in delegate_tools(expert, project.experts)}
         spec = by_name.get(tool)
     if spec is None:
-        raise UsageError(f"{expert.key} has no tool `{tool}`{suggestion(tool, _names(factories, expert))}")
+        raise UsageError(f"{expert.key} has no tool `{tool}`{suggestion(tool, _list_tool_names(factories, expert))}")
     is_host = spec.skill_name in host_skills(expert)
     return policy_call(spec, spec.name, args, resolve, str(workspace), is_host=is_host)
 
 
-def _expert(project: Project, key: str) -> Expert:
+def _find_expert(project: Project, key: str) -> Expert:
     project.check_broken(key)
     expert = project.expert(key)
     if expert is None:
@@ -234,7 +242,7 @@ def _expert(project: Project, key: str) -> Expert:
     return expert
 
 
-def _delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
+def _find_delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
     key = tool.removeprefix(f"{DELEGATE}/")
     for delegate in delegate_tools(expert, project.experts):
         if key in (delegate.spec.target, delegate.spec.skill_name.removeprefix(f"{DELEGATE}/")):
@@ -242,29 +250,40 @@ def _delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
     raise UsageError(f"{expert.key} does not delegate to `{key}`{suggestion(key, expert.delegates)}")
 
 
-def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolSpec | None:
+def _find_tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolSpec | None:
+    """Return a tool by `name` or `skill/name`; None if no skill has it. Raises UsageError if it is ambiguous.
+
+    If only one skill's tools are unknown (its server was not asked), the tool is taken to be of that skill.
+    """
     skill_tools = known_tools(factories, expert)
     skill, separator, name = tool.rpartition("/")
     if separator and skill not in skill_tools:
         raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, skill_tools)}")
-    searched: Mapping[str, tuple[ToolSpec, ...] | None] = {skill: skill_tools[skill]} if separator else skill_tools
-    matches = [spec for specs in searched.values() for spec in specs or () if spec.name == name]
+    searched_skills: Mapping[str, tuple[ToolSpec, ...] | None] = (
+        {skill: skill_tools[skill]} if separator else skill_tools
+    )
+    matches = [spec for specs in searched_skills.values() for spec in specs or () if spec.name == name]
     if matches:
         return matches[0]
-    unknown = [skill for skill, specs in searched.items() if specs is None]
-    if len(unknown) > 1:
-        raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
-    if not unknown:
+    skills_with_unknown_tools = [skill for skill, specs in searched_skills.items() if specs is None]
+    if len(skills_with_unknown_tools) > 1:
+        raise UsageError(
+            f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(skills_with_unknown_tools)}"
+        )
+    if not skills_with_unknown_tools:
         return None
-    definition = next(candidate for candidate in with_tools(expert.skills) if candidate.name == unknown[0])
-    return apply_definition(ToolSpec(name=name, skill_name=unknown[0]), definition)
+    definition = next(
+        candidate for candidate in with_tools(expert.skills) if candidate.name == skills_with_unknown_tools[0]
+    )
+    return apply_definition(ToolSpec(name=name, skill_name=skills_with_unknown_tools[0]), definition)
 
 
-def _names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:
+def _list_tool_names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:
     return [spec.name for specs in known_tools(factories, expert).values() for spec in specs or ()]
 
 
-def _place(definition: DefinitionFile, expert: str) -> tuple[Reporter, KeyPath, Permissions] | None:
+def _find_permissions(definition: DefinitionFile, expert: str) -> tuple[Reporter, KeyPath, Permissions] | None:
+    """Return the rules of an Expert, or of the project if `expert` is empty, and their location; None without rules."""
     if not expert:
         permissions, reporter = definition.project.permissions, definition.report
         return None if permissions is None or reporter is None else (reporter, ("permissions",), permissions)
@@ -273,7 +292,7 @@ def _place(definition: DefinitionFile, expert: str) -> tuple[Reporter, KeyPath, 
     return None if permissions is None else (draft.report, (*draft.at, "permissions"), permissions)
 
 
-def _key(at: KeyPath, permissions: Permissions, ruling: Ruling, name: str) -> KeyPath:
+def _rule_path(at: KeyPath, permissions: Permissions, ruling: Ruling, name: str) -> KeyPath:
     if not ruling.rule:
         return (*at, name) if name == "default" else at
     rules: tuple[str, ...] = getattr(permissions, ruling.list)

@@ -26,7 +26,7 @@ def remove_search_index(location: str, env: Mapping[str, str]) -> None:
         try:
             path = search_index_path(location, env)
         except StorageError:
-            return  # without a home directory there is none
+            return  # without a home directory no index was written
         try:
             path.unlink()
         except PermissionError as error:

@@ -71,7 +71,7 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
         return (StorageCheck("state", False, error.message),)
     results = [StorageCheck("state", True, storage.location)]
     for place in storage.places[:1]:
-        folder = _nearest_existing(place)
+        folder = _nearest_existing_folder(place)
         if os.access(folder, os.W_OK):
             results.append(StorageCheck("rights", True, "this user may write there"))
         else:
@@ -81,7 +81,7 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
     return tuple(results)
 
 
-def _nearest_existing(path: Path) -> Path:
+def _nearest_existing_folder(path: Path) -> Path:
     return next(ancestor for ancestor in (path, *path.parents) if ancestor.exists())
 
 
@@ -113,7 +113,10 @@ async def copy_storage(
     if source_storage.location == target_storage.location:
         raise UsageError(f"{source_storage.location} would be copied to itself: name another storage to copy to")
     owners = [
-        owner for kind in OWNER_KINDS for owner in await _all_of(source_storage, kind) if not ids or owner.id in ids
+        owner
+        for kind in OWNER_KINDS
+        for owner in await _list_owners(source_storage, kind)
+        if not ids or owner.id in ids
     ]
     missing = sorted(set(ids) - {owner.id for owner in owners})
     if missing:
@@ -126,11 +129,13 @@ async def copy_storage(
             yield await copying.run()
 
 
-async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
+async def _list_owners(storage: Storage, kind: OwnerKind) -> list[Owner]:
     return [Owner(kind, owner_id) for owner_id in reversed(await job_ids(space_of(storage, kind)))]
 
 
 class _OwnerCopy:
+    """One copy of an owner's blobs, logs and caches. Existing records in the target are compared, not replaced."""
+
     def __init__(self, source_storage: Storage, target_storage: Storage, owner: Owner) -> None:
         self._source_storage = source_storage
         self._target_storage = target_storage
@@ -140,9 +145,9 @@ class _OwnerCopy:
 
     async def run(self) -> CopyResult:
         try:
-            await self._check_own()
+            await self._check_not_foreign()
             async with AsyncExitStack() as stack:
-                await self._hold_source(stack)
+                await self._lease_source(stack)
                 is_new = not await self._target_storage.has_job(self._owner.id)
                 if is_new:
                     await self._target_storage.create_job(self._owner.id)
@@ -151,9 +156,9 @@ class _OwnerCopy:
                 await self._copy()
         except (StorageError, UsageError) as error:
             return CopyResult(self._owner, "left", self._records, self._blobs, str(error))
-        added = self._records or self._blobs
+        copied_count = self._records or self._blobs
         return CopyResult(
-            self._owner, "copied" if is_new else "continued" if added else "there", self._records, self._blobs
+            self._owner, "copied" if is_new else "continued" if copied_count else "there", self._records, self._blobs
         )
 
     async def last_event(self) -> int:
@@ -164,34 +169,36 @@ class _OwnerCopy:
                 records = await self._source_storage.read(RunRef(self._owner.id, run_id))
             except PerstackError:
                 continue
-            latest = max(latest, _time_of(records[-1]) if records else 0)
+            latest = max(latest, _event_time(records[-1]) if records else 0)
         return latest
 
-    async def _check_own(self) -> None:
+    async def _check_not_foreign(self) -> None:
         if foreign := await self._source_storage.unsealed_runs(self._owner.id):
             raise UsageError(f"{next(iter(foreign.values()))} wrote it: run it once with perstack, and copy it then")
 
-    async def _hold_source(self, stack: AsyncExitStack) -> None:
+    async def _lease_source(self, stack: AsyncExitStack) -> None:
         try:
             await stack.enter_async_context(self._source_storage.lease(self._owner.id, this_process()))
         except Conflict:
             raise
         except StorageError:
-            # a read-only storage: drivers can be seen, but not kept out
+            # A read-only storage grants no lease: a driver can be seen, but not kept out.
             if (info := await self._source_storage.lease_info(self._owner.id)) is not None:
                 raise Conflict(f"it is being driven by {info.holder}: copy it when it has ended") from None
         await self._check_no_delegate_driven(self._source_storage)
 
     async def _check_no_delegate_driven(self, storage: Storage) -> None:
-        driven = await DelegateLeases(storage).driven_delegates(self._owner.id) if self._owner.kind == "job" else ()
-        if driven:
-            words = f"{driven[0]}, one of its delegates, is being driven by another worker"
-            raise Conflict(f"{words}: copy it when it has ended")
+        delegate_ids = (
+            await DelegateLeases(storage).driven_delegates(self._owner.id) if self._owner.kind == "job" else ()
+        )
+        if delegate_ids:
+            problem = f"{delegate_ids[0]}, one of its delegates, is being driven by another worker"
+            raise Conflict(f"{problem}: copy it when it has ended")
 
     async def _copy(self) -> None:
         owner_id = self._owner.id
         await self._copy_blobs()
-        # delegates before their parent Runs: a copy that is cut short refers to nothing missing
+        # Delegates are copied before their parent Runs, so that a copy that is cut short refers to nothing missing.
         runs = sorted(await run_ids(self._source_storage, owner_id), key=number_of_run, reverse=True)
         for run_id in runs:
             await self._copy_log(RunRef(owner_id, run_id))
@@ -215,15 +222,15 @@ class _OwnerCopy:
             source_records = await self._source_storage.read(ref, seq, len(target_records))
             for number, (old, new) in enumerate(zip(target_records, source_records, strict=False), seq + 1):
                 if old != new:
-                    await self._redact(ref, number, old, new)
+                    await self._copy_redaction(ref, number, old, new)
             seq += len(target_records)
             if len(source_records) < len(target_records):
-                raise self._other_records(ref, seq - len(target_records) + len(source_records))
+                raise self._diverged(ref, seq - len(target_records) + len(source_records))
         while True:
             records = await self._source_storage.read(ref, seq, _RECORDS_PER_READ)
             if not records:
                 return
-            appends = _whole_appends(records)
+            appends = _split_into_appends(records)
             if not appends:  # a single append has more records than `_RECORDS_PER_READ`
                 records = await self._source_storage.read(ref, seq, open_line(records[0]).batch)
                 appends = [records]
@@ -232,13 +239,13 @@ class _OwnerCopy:
                 seq += len(append)
                 self._records += len(append)
 
-    async def _redact(self, ref: RunRef, seq: int, old: bytes, new: bytes) -> None:
+    async def _copy_redaction(self, ref: RunRef, seq: int, old: bytes, new: bytes) -> None:
         if not is_redaction_of(old, new):
-            raise self._other_records(ref, seq - 1)
+            raise self._diverged(ref, seq - 1)
         await self._target_storage.redact(ref, seq, new)
         self._records += 1
 
-    def _other_records(self, ref: RunRef, seq: int) -> Conflict:
+    def _diverged(self, ref: RunRef, seq: int) -> Conflict:
         return Conflict(
             f"{self._target_storage.location}, run {ref.run_id}: other records follow record {seq}: it was continued"
             " there, or belongs to another Job; nothing there was changed"
@@ -262,7 +269,8 @@ class _OwnerCopy:
             await target.put_summary(owner_id, summary)
 
 
-def _whole_appends(records: Sequence[bytes]) -> list[list[bytes]]:
+def _split_into_appends(records: Sequence[bytes]) -> list[list[bytes]]:
+    """Return the records by append, without the last append if it is incomplete."""
     appends: list[list[bytes]] = []
     start = 0
     while start < len(records):
@@ -274,7 +282,7 @@ def _whole_appends(records: Sequence[bytes]) -> list[list[bytes]]:
     return appends
 
 
-def _time_of(record: bytes) -> int:
+def _event_time(record: bytes) -> int:
     try:
         event = read_json(open_line(record).payload)
     except ValueError:
@@ -283,7 +291,7 @@ def _time_of(record: bytes) -> int:
     return timestamp if isinstance(timestamp, int) else 0
 
 
-# The part of a Host.
+# Operations of a Host on its storage.
 
 
 class StorageAdmin:

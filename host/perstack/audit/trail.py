@@ -85,12 +85,12 @@ class AnchoredTrail:
     @property
     def key_files(self) -> tuple[Path, ...]:
         """The key file, absolute, if there is one; no tool may read or write it."""
-        return _files(self._signing_key)
+        return _key_files(self._signing_key)
 
     @property
     def anchor_places(self) -> tuple[Path, ...]:
         """The anchor's file or folder, absolute, if it is one; no tool may use it."""
-        return _files(self._named_anchor)
+        return _key_files(self._named_anchor)
 
     def with_anchor(self, anchor: str) -> AnchoredTrail:
         """Return a trail with another anchor, for comparisons."""
@@ -116,20 +116,20 @@ class AnchoredTrail:
     @asynccontextmanager
     async def anchored(self, job: Job) -> AsyncGenerator[None]:
         """Send unsent records during the block, and the heads of this Job at its end."""
-        sending = self._sending
-        if sending is None:
+        sender = self._sender
+        if sender is None:
             yield
             return
         owner = Owner("job", job.id)
-        await sending.expect(owner)
-        backlog = asyncio.create_task(sending.send_backlog())
+        await sender.expect(owner)
+        backlog = asyncio.create_task(sender.send_backlog())
 
-        async def at_stop() -> None:
-            # otherwise the process of a short Job would end before earlier records are sent
+        async def send_at_stop() -> None:
+            # Without this wait, the process of a short Job would end before earlier records are sent.
             await asyncio.wait({backlog}, timeout=_BACKLOG_GRACE_S)
             backlog.cancel()
             await asyncio.wait({backlog})
-            await sending.send_heads(owner, job.heads)
+            await sender.send_heads(owner, job.heads)
 
         is_doubtful = False
         try:
@@ -138,20 +138,20 @@ class AnchoredTrail:
             is_doubtful = True
             raise
         finally:
-            await shield_until_done(at_stop())
+            await shield_until_done(send_at_stop())
             if is_doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
-                await shield_until_done(sending.expect(owner))
+                await shield_until_done(sender.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
         """Announce a stop of a task, series or schedule. If this process dies first, a later one sends the heads."""
-        if self._sending is not None:
-            await self._sending.expect(owner)
+        if self._sender is not None:
+            await self._sender.expect(owner)
 
     async def send_after_stop(self, owner: Owner, head: Head) -> None:
         """Send the head of a task, series or schedule that has stopped, and all unsent records."""
-        if self._sending is not None:
-            await self._sending.send_heads(owner, {run_id_of(owner.id, 1): head})
-            await self._sending.send_backlog()
+        if self._sender is not None:
+            await self._sender.send_heads(owner, {run_id_of(owner.id, 1): head})
+            await self._sender.send_backlog()
 
     @asynccontextmanager
     async def anchor_removal(self, owner: Owner) -> AsyncGenerator[None]:
@@ -159,17 +159,17 @@ class AnchoredTrail:
 
         If the block raises, the current heads are sent instead.
         """
-        sending = self._sending
-        if sending is None:
+        sender = self._sender
+        if sender is None:
             yield
             return
-        await sending.keep_removal(owner)
+        await sender.store_removal(owner)
         try:
             yield
         except BaseException:
-            await shield_until_done(sending.send_current(owner))
+            await shield_until_done(sender.send_current(owner))
             raise
-        await shield_until_done(sending.send_stored(owner))
+        await shield_until_done(sender.send_stored(owner))
 
     # --- comparing ------------------------------------------------------------------------------------------------
 
@@ -239,8 +239,8 @@ class AnchoredTrail:
         (self._agreement or Agreement(self._project)).check_keys(self._project, ("audit",))
 
     @property
-    def _sending(self) -> AnchorSender | None:
-        """A new sender each time, because perstack.lock may have changed; None without an anchor."""
+    def _sender(self) -> AnchorSender | None:
+        """A new sender at each access, because perstack.lock may have changed; None without an anchor."""
         if self._anchor is None:
             return None
         from perstack.audit.anchor_outbox import AnchorSender
@@ -248,7 +248,7 @@ class AnchoredTrail:
         return AnchorSender(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
 
-def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
+def _key_files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
     if setting is None:
         return ()
     from perstack.audit.receipts import FROM_FILE

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import cache
 
-from perstack.compaction.recall import Entry, RecallQuery, answer_of, entries_of, recall_spec
+from perstack.compaction.recall import Entry, RecallQuery, entries_of, format_answer, recall_spec
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import place_of
 from perstack.core.definitions.skills import Subject, ToolSpec
@@ -45,17 +45,19 @@ def pin_spec() -> ToolSpec:
 def context_tools(run: Run, storage: Storage) -> tuple[OfferedTool, ...]:
     """Return the tools that a Run needs for its context: `recallHistory` once something was left out, and `pin`."""
     context_policy, has_dropped = policy_of(run), run.context.has_dropped
-    recall = (builtin_tool(recall_spec(), _HistorySearch(storage, run).answer),) if has_dropped else ()
+    recall = (builtin_tool(recall_spec(), _RecallTool(storage, run).answer),) if has_dropped else ()
     offers_pin = context_policy is not None and (context_policy.offers_pin or has_dropped)
     return (*((builtin_tool(pin_spec(), _pin),) if offers_pin else ()), *recall)
 
 
 async def _pin(tool_call: ToolCall) -> ToolResult:
-    """Confirm a note, which is in the call itself: its turn is never left out."""
+    """Confirm a note. The call itself contains the note, and a turn with a pin is never left out."""
     return ToolResult.text('{"pinned":true}')
 
 
-class _HistorySearch:
+class _RecallTool:
+    """The tool `recallHistory` of one Run: it searches the Run's log, and the Runs that this one continues."""
+
     def __init__(self, storage: Storage, run: Run) -> None:
         self._storage = storage
         self._ref = RunRef(run.start.job_id, run.id)
@@ -67,11 +69,11 @@ class _HistorySearch:
         for _ in range(_MAX_RUNS_SEARCHED):
             if position is None:
                 break
-            entries, position = await self._entries(*position, query)
+            entries, position = await self._search_run(*position, query)
             all_entries = entries + all_entries
-        return ToolResult.text(answer_of(all_entries, query, self._ref.run_id))
+        return ToolResult.text(format_answer(all_entries, query, self._ref.run_id))
 
-    async def _entries(
+    async def _search_run(
         self, ref: RunRef, limit: int | None, query: RecallQuery
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
         lines, _ = await read_intact(self._storage, ref, 0, limit)
@@ -91,4 +93,4 @@ class _HistorySearch:
 
 def _matching_positions(lines: Sequence[bytes], query: RecallQuery) -> list[int]:
     """Return the positions of the first line, which says what the Run continues, and of lines that may match."""
-    return [position for position, line in enumerate(lines) if position == 0 or query.may_be_in(line)]
+    return [position for position, line in enumerate(lines) if position == 0 or query.may_match(line)]

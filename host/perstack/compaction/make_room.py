@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from perstack.compaction.summary_texts import INSTRUCTION, outline, summary_text, texts_left_out, transcript
+from perstack.compaction.summary_texts import INSTRUCTION, count_texts_left_out, outline, summary_text, transcript
 from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NO_OVERRIDES, NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
@@ -60,6 +60,8 @@ class Summarizer:
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
+    """Outcome of a summary: its text and usage, or the error that prevented it."""
+
     text: str = ""
     usage: Usage | None = None
     assumed: Charge | None = None
@@ -122,7 +124,7 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
         return
     run, overflow = session.run, session.run.context.overflow
     if overflow is not None and is_inferred(overflow) and summary.error is not None:
-        # the endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole
+        # The endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole.
         await record_failure(session, overflow, uncharged=summary.assumed is None)
         return
     model = name if summary.text else ""
@@ -138,10 +140,10 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
             usage=summary.usage,
             assumed=summary.assumed,
             tokens_before=command.tokens_before,
-            tokens_after=max(0, command.tokens_after - summary_tokens(window) + _tokens(text)),
+            tokens_after=max(0, command.tokens_after - summary_tokens(window) + _estimate_tokens(text)),
             duration_ms=summary.duration_ms,
             error=summary.error,
-            left_out=texts_left_out(run, command, window),
+            left_out=count_texts_left_out(run, command, window),
         )
     )
     await session.flush()
@@ -171,11 +173,11 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
     with summarizer.endpoint.turns() as turns:
         attempts = Attempts(session, summarizer.endpoint.provider, turns)
         while True:
-            if not await _begin(run_drive, command, summarizer, request):
+            if not await _begin_compaction(run_drive, command, summarizer, request):
                 return None
             request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
-                generation = await attempts.try_once(request, lambda delta: None, _tokens(text))
+                generation = await attempts.try_once(request, lambda delta: None, _estimate_tokens(text))
             except ProviderError as error:
                 if await ladder.climb(request, error) is not None:
                     continue
@@ -192,7 +194,7 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                 session.first_try = None
                 if info.name == NOT_RECORDED:
                     await record_failure(session, info)
-                    return None  # with an outline in its place the replayed Job would differ from the recorded one
+                    return None  # an outline instead would make the replayed Job differ from the recorded one
                 return _Summary(assumed=None if is_uncharged(info) else reserved, error=info)
             session.first_try = None
             usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
@@ -201,17 +203,19 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
             return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 
 
-async def _begin(run_drive: RunDrive, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
+async def _begin_compaction(
+    run_drive: RunDrive, command: Compact, summarizer: Summarizer, request: GenerationRequest
+) -> bool:
     session, budget = run_drive.session, run_drive.budget
-    granted: Grant | None = None
+    grant: Grant | None = None
     if budget is not None:
         size = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
         max_tokens = request.max_tokens or 0
         reservation = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, size, max_tokens)
-        granted = await reserve_or_stop(session, reservation)
-        if granted is None:
+        grant = await reserve_or_stop(session, reservation)
+        if grant is None:
             return False
-    reserved = None if granted is None else granted.amount.as_charge()
+    reserved = None if grant is None else grant.amount.as_charge()
     session.add(
         StartCompaction(
             **stamp_for_next_step(session.run, session.stamp),
@@ -234,5 +238,5 @@ def _assumed_charge(run: Run, usage: Usage, generation: Generation) -> Charge | 
     return unreported_charge(reserved, usage)
 
 
-def _tokens(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     return estimated_tokens(len(text.encode(errors="replace")))

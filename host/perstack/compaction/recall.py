@@ -64,7 +64,7 @@ class RecallQuery:
 
     @classmethod
     def of(cls, args: JsonObject) -> RecallQuery:
-        """Return the conditions in a call's arguments, which fit the schema."""
+        """Return the conditions in a call's arguments, which must fit the tool's schema."""
         text, tool, step, offset = (args.get(name) for name in ("text", "tool", "step", "offset"))
         return cls(
             tuple(str(text).casefold().split()) if text else (),
@@ -73,13 +73,13 @@ class RecallQuery:
             offset if isinstance(offset, int) else 0,
         )
 
-    def may_be_in(self, line: bytes) -> bool:
+    def may_match(self, line: bytes) -> bool:
         """Return False if an event's line cannot match. Words that JSON would escape are not looked for."""
         if not line.startswith(_KINDS):
             return False
-        plain = [word.encode() for word in self.words if re.fullmatch(_PLAIN, word)]
-        lower = line.lower() if plain else b""
-        return all(word in lower for word in plain)
+        plain_words = [word.encode() for word in self.words if re.fullmatch(_PLAIN, word)]
+        lower_line = line.lower() if plain_words else b""
+        return all(word in lower_line for word in plain_words)
 
 
 _KINDS = tuple(
@@ -103,15 +103,15 @@ def entries_of(event: StoredEvent, query: RecallQuery) -> Iterator[Entry]:
     """Yield the matching texts of an event."""
     if query.step is not None and event.step_number != query.step:
         return
-    for tool, label, text in _texts(event):
+    for tool, label, text in _labelled_texts(event):
         if query.tool is not None and tool != query.tool:
             continue
-        folded = text.casefold()
-        if text and tool != RECALL_TOOL and all(word in folded for word in query.words):
+        text_casefolded = text.casefold()
+        if text and tool != RECALL_TOOL and all(word in text_casefolded for word in query.words):
             yield Entry(event.run_id, event.step_number, label, text)
 
 
-def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
+def _labelled_texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
     match event:
         case StartRun():
             yield "", "query", event.query
@@ -129,13 +129,13 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
             for part in event.message.provider_tools:
                 yield part.tool_name, f"your use of {part.tool_name}", part.shown
         case FinishToolCall():
-            kind = "error" if event.is_error else "result"
-            yield event.tool_name, f"{kind} of {event.tool_name}", text_of(event.shown_contents)
+            result_kind = "error" if event.is_error else "result"
+            yield event.tool_name, f"{result_kind} of {event.tool_name}", text_of(event.shown_contents)
         case _:
             return
 
 
-def answer_of(entries: Iterable[Entry], query: RecallQuery, run_id: str) -> str:
+def format_answer(entries: Iterable[Entry], query: RecallQuery, run_id: str) -> str:
     """Return the answer that the model sees: the entries in order, each shortened so that all fit."""
     all_entries = list(entries)
     page = all_entries[query.offset : query.offset + MAX_ENTRIES]

@@ -39,13 +39,13 @@ _MAX_WINDOW_SHARE = 0.55  # maximum share of the window that the transcript take
 
 def messages_left_out(run: Run, plan: Compact) -> list[Message]:
     """Return the messages that a plan leaves out. They are in the state until the compaction is recorded."""
-    kept = set(plan.kept)
+    kept_ids = set(plan.kept)
     left_out: list[Message] = []
-    is_within = False
+    is_in_range = False
     for index in range(len(run.messages)):
         event_id = run.messages.place(index)
-        is_within = is_within or event_id == plan.first
-        if is_within and (event_id not in kept or event_id == plan.through):
+        is_in_range = is_in_range or event_id == plan.first
+        if is_in_range and (event_id not in kept_ids or event_id == plan.through):
             left_out.append(run.messages[index])
         if event_id == plan.through:
             break
@@ -58,8 +58,8 @@ def transcript(run: Run, plan: Compact, window: int) -> str:
     messages = messages_left_out(run, plan)
     head = f"The task:\n{_cut(run.start.query, 4_000)}\n\nThe older part of the history:\n"
     text = ""
-    for cap in _TEXT_LIMITS:
-        text = head + "\n".join(line for message in messages for line in _lines(message, cap))
+    for text_limit in _TEXT_LIMITS:
+        text = head + "\n".join(line for message in messages for line in _message_lines(message, text_limit))
         if estimated_tokens(len(text.encode(errors="replace"))) <= max_tokens:
             return text
     return _cut(text, max_tokens)
@@ -69,19 +69,19 @@ def summary_text(run: Run, plan: Compact, summary: str, model: str, window: int)
     """Return the text that the model sees instead of the messages left out. A summary that is too long is cut."""
     origin = f"summarised by {model}" if model else "without a summary: this is an outline"
     todos = f"{_TODOS}{todos_json(run.todos)}" if run.todos else ""
-    standing = standing_text(_kept_texts(run), _shown_texts(run, plan), window)
+    standing = standing_text(_standing_texts(run), _ids_left_in_place(run, plan), window)
     return (
         f"{COMPACTED_MARK}, {origin}. The tool recallHistory finds and reads what was left out.]{_SUMMARY}"
         f"{_cut(summary.strip(), 3 * summary_tokens(window))}{todos}{standing}"
     )
 
 
-def texts_left_out(run: Run, plan: Compact, window: int) -> int:
-    """Return how many texts of people and of the definition do not fit after the summary."""
-    return count_left_out(_kept_texts(run), _shown_texts(run, plan), window)
+def count_texts_left_out(run: Run, plan: Compact, window: int) -> int:
+    """Return the number of standing texts, of people and of the definition, that do not fit after the summary."""
+    return count_left_out(_standing_texts(run), _ids_left_in_place(run, plan), window)
 
 
-def _kept_texts(run: Run) -> tuple[Saying, ...]:
+def _standing_texts(run: Run) -> tuple[Saying, ...]:
     return (*of_definition(run.start.expert.standing), *run.sayings)
 
 
@@ -91,18 +91,22 @@ def summary_in(text: str) -> str:
     return summary.rpartition(_TODOS)[0] or summary
 
 
-def _shown_texts(run: Run, plan: Compact) -> set[str]:
+def _ids_left_in_place(run: Run, plan: Compact) -> set[str]:
     """Return the event ids of the messages that a plan leaves in place."""
-    places = [run.messages.place(index) for index in range(len(run.messages))]
-    first, through = places.index(plan.first), places.index(plan.through)
-    kept = set(plan.kept) - {plan.through}
-    return {place for index, place in enumerate(places) if not first <= index <= through or place in kept}
+    event_ids = [run.messages.place(index) for index in range(len(run.messages))]
+    first_index, last_index = event_ids.index(plan.first), event_ids.index(plan.through)
+    kept_ids = set(plan.kept) - {plan.through}
+    return {
+        event_id
+        for index, event_id in enumerate(event_ids)
+        if not first_index <= index <= last_index or event_id in kept_ids
+    }
 
 
 def outline(run: Run, plan: Compact, window: int) -> str:
     """Return a summary made without a model: earlier summaries, and the calls, only the latest if there are many."""
     remaining = 3 * summary_tokens(window)
-    lines = [line for message in messages_left_out(run, plan) for line in _lines(message, 120)]
+    lines = [line for message in messages_left_out(run, plan) for line in _message_lines(message, 120)]
     latest: list[str] = []
     for line in reversed(lines):
         remaining -= len(line) + 1
@@ -112,30 +116,30 @@ def outline(run: Run, plan: Compact, window: int) -> str:
     return "\n".join(reversed(latest))
 
 
-def _lines(message: Message, cap: int) -> Iterator[str]:
+def _message_lines(message: Message, text_limit: int) -> Iterator[str]:
     if isinstance(message, UserMessage):
-        yield f"- Query or earlier notes: {_cut(text_of(message.contents).partition(STANDING_MARK)[0], 4 * cap)}"
+        yield f"- Query or earlier notes: {_cut(text_of(message.contents).partition(STANDING_MARK)[0], 4 * text_limit)}"
     elif isinstance(message, ToolMessage):
         for part in message.contents:
             kind = "Error" if part.is_error else "Result"
-            yield f"- {kind} of {part.tool_name}: {_cut(text_of(part.contents), cap)}"
+            yield f"- {kind} of {part.tool_name}: {_cut(text_of(part.contents), text_limit)}"
     else:
-        yield from _reply_lines(message, cap)
+        yield from _reply_lines(message, text_limit)
 
 
-def _reply_lines(message: ExpertMessage, cap: int) -> Iterator[str]:
+def _reply_lines(message: ExpertMessage, text_limit: int) -> Iterator[str]:
     text = "".join(part.text for part in message.contents if isinstance(part, TextPart))
     if text.strip():
-        yield f"- Expert: {_cut(text, cap)}"
+        yield f"- Expert: {_cut(text, text_limit)}"
     for part in message.provider_tools:
-        yield f"- {_cut(part.shown, cap)}"
+        yield f"- {_cut(part.shown, text_limit)}"
     for tool_call_part in message.tool_calls:
         args = (
             tool_call_part.raw_args
             if tool_call_part.raw_args is not None
             else json.dumps(tool_call_part.args, ensure_ascii=False)
         )
-        yield f"- Called {tool_call_part.tool_name} {_cut(args, cap)}"
+        yield f"- Called {tool_call_part.tool_name} {_cut(args, text_limit)}"
 
 
 def _cut(text: str, max_chars: int) -> str:

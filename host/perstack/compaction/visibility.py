@@ -55,7 +55,7 @@ class Visibility:
     def hidden(self) -> frozenset[str]:
         """The ids of the events of which the model no longer sees anything."""
         return frozenset(
-            event_id for place, ids in self._events.items() if place not in self._shown for event_id in ids
+            event_id for message_id, ids in self._events.items() if message_id not in self._shown for event_id in ids
         )
 
 

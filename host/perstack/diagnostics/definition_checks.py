@@ -285,14 +285,14 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
         return  # a missing path has been reported already
     # imported here, because few projects have Agent Skills
     from perstack.agent_skills.front_matter import NotASkill
-    from perstack.agent_skills.skill_folders import read_skill, skill_file_of
+    from perstack.agent_skills.skill_folders import read_skill, skill_file_name
 
     try:
         folder = read_skill(Path(skill.path))
     except NotASkill as error:
         _report_unusable(skill, at, f"{skill.path} {error}", report)
         return
-    file = f"{skill.path}/{skill_file_of(folder)}"
+    file = f"{skill.path}/{skill_file_name(folder)}"
     for problem in folder.problems:
         _report_unusable(skill, at, f"{file}: {problem}", report)
     for repair in folder.skill_head.repairs:

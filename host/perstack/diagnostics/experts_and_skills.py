@@ -177,7 +177,7 @@ class Skills:
         of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
         StorageError, and UsageError if the changes are not agreed to.
         """
-        from perstack.agent_skills.library import read_to_lock
+        from perstack.agent_skills.library import read_lock_entries
         from perstack.diagnostics.install import Installed, ask_skills
         from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
         from perstack.lockfile.lock import Lock, lock_path, path_in_lock, read_lock
@@ -190,7 +190,7 @@ class Skills:
         keys = [setup.expert(key).key for key in expert_keys] or list(setup.project.experts)
         experts = with_delegates(setup.project, keys)
         await setup.check_policies(map(setup.policy, experts))
-        folders = await asyncio.to_thread(read_to_lock, setup.project.path, experts)
+        folders = await asyncio.to_thread(read_lock_entries, setup.project.path, experts)
         runtimes = setup.runtimes("install")
 
         async def context_of(key: str) -> SkillContext:

@@ -89,7 +89,9 @@ async def _job_lines(storage: Storage, job_id: str) -> list[str]:
         waiting = [run for run in job.runs.values() if run.status != "completed" or _grants(run)]
         lines = [line for run in waiting for line in _run_lines(run)]
         for run in waiting if job.closed is None else ():
-            posted = await Mailboxes(storage).waiting(run) if run is job.coordinator or not run.is_coordinator else ()
+            posted = (
+                await Mailboxes(storage).list_waiting(run) if run is job.coordinator or not run.is_coordinator else ()
+            )
             lines += [f"  {_ascii(str(text.by))} tells {run.id}: {_ascii(text.text)}" for text in posted if text.text]
         for digest in dict.fromkeys(run.queued_definition for run in waiting if run.queued_definition):
             lines += _definition_lines(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))

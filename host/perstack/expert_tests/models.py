@@ -25,7 +25,7 @@ _MAX_NAME_CHARS = 100
 _Text = Annotated[str, NOT_EMPTY]
 
 
-def wrong_name(name: str) -> str | None:
+def name_problem(name: str) -> str | None:
     """Return the problem of a test's name, as a phrase that follows its key; None if it is valid."""
     if len(name) > _MAX_NAME_CHARS:
         return f"has {len(name):,} characters: shorten it to {_MAX_NAME_CHARS}"
@@ -34,27 +34,31 @@ def wrong_name(name: str) -> str | None:
     return None if name == name.strip() else "must not begin or end with a blank"
 
 
-def _wrong_pattern(pattern: str) -> str | None:
-    compiled = compile_pattern(pattern)
-    return f"is no pattern that can be matched in linear time: {compiled}" if isinstance(compiled, str) else None
+def _pattern_problem(pattern: str) -> str | None:
+    pattern_or_error = compile_pattern(pattern)
+    return (
+        f"is no pattern that can be matched in linear time: {pattern_or_error}"
+        if isinstance(pattern_or_error, str)
+        else None
+    )
 
 
-def _wrong_file(path: str) -> str | None:
+def _path_problem(path: str) -> str | None:
     normal_path = normpath(path) if path else ""
     if not normal_path or "\0" in path or normal_path in (".", "..") or normal_path.startswith(("/", "../")):
         return "must be a file in the workspace: write its path from there, such as `notes/out.md`"
     return None
 
 
-def _wrong_rate(rate: float) -> str | None:
+def _rate_problem(rate: float) -> str | None:
     return None if isfinite(rate) and 0 < rate <= 1 else "must be more than 0, and at most 1"
 
 
-def _wrong_cost(dollars: float) -> str | None:
+def _cost_problem(dollars: float) -> str | None:
     return None if isfinite(dollars) and dollars >= 0 else "must be US dollars"
 
 
-def _too_many(number: int) -> str | None:
+def _count_problem(number: int) -> str | None:
     return f"must be at most {MAX_REPEATS:,}, not {number:,}" if number > MAX_REPEATS else None
 
 
@@ -73,18 +77,18 @@ class Expected(Record):
     result_matches: Annotated[
         str | None,
         NOT_EMPTY,
-        Rule(_wrong_pattern),
+        Rule(_pattern_problem),
         Key("a pattern, as in a JSON schema, that the result must contain", effect="text"),
     ] = None
     files: Annotated[
-        dict[Annotated[str, Rule(_wrong_file)], str],
+        dict[Annotated[str, Rule(_path_problem)], str],
         Key(
             'files of the workspace by path, each with a text that it must contain; `""`: it must exist', effect="text"
         ),
     ] = Field(default_factory=dict)
     max_steps: Annotated[int | None, at_least(0), Key("maximum steps over all Runs", effect="text")] = None
     max_cost: Annotated[
-        float | None, Rule(_wrong_cost), Key("maximum cost in US dollars; an unknown cost exceeds it", effect="text")
+        float | None, Rule(_cost_problem), Key("maximum cost in US dollars; an unknown cost exceeds it", effect="text")
     ] = None
     command: Annotated[
         _Text | Annotated[tuple[_Text, ...], NOT_EMPTY] | None,
@@ -98,7 +102,7 @@ class Expected(Record):
 class ExpertTest(Record):
     """Test case: a query, the model, the number of repetitions and the expected outcome."""
 
-    name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert", effect="text")]
+    name: Annotated[_Text, Rule(name_problem), Key("its name, unique for the Expert", effect="text")]
     query: Annotated[_Text, Key("the query to the Expert", effect="text")]
     model: Annotated[
         str | None,
@@ -122,9 +126,9 @@ class ExpertTest(Record):
             is_path=True,
         ),
     ] = None
-    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("number of runs; default 1", effect="text")] = 1
+    repeats: Annotated[int, at_least(1), Rule(_count_problem), Key("number of runs; default 1", effect="text")] = 1
     pass_rate: Annotated[
-        float, Rule(_wrong_rate), Key("share of the runs that must pass; default 1, which is all", effect="text")
+        float, Rule(_rate_problem), Key("share of the runs that must pass; default 1, which is all", effect="text")
     ] = 1.0
     timeout: Annotated[
         int, at_least(1), Key("milliseconds for the Job, and for the command after it; default 600000", effect="text")

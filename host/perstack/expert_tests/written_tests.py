@@ -31,19 +31,21 @@ def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mappin
         raise UsageError(f"{path} {error}") from None
 
 
-def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> bytes:
-    text = old.decode("utf-8-sig")
+def _with_test(
+    path: Path, old_content: bytes, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]
+) -> bytes:
+    text = old_content.decode("utf-8-sig")
     lines = ["", *test_lines(expert, test), ""]
-    if expect:  # otherwise the test has it
-        lines += [f"[{spell(('experts', expert, 'tests', 'expect'))}]", *_lines(expect), ""]
+    if expect:  # without it, `test` contains the expectations
+        lines += [f"[{spell(('experts', expert, 'tests', 'expect'))}]", *_format_keys(expect), ""]
     ending = "\r\n" if "\r\n" in text else "\n"
     addition = "\n".join(lines).replace("\n", ending)
     gap = "" if not text or text.endswith("\n") else ending
-    old_tests = _tests(parse_toml(text), expert)
+    old_tests = _tests_in_table(parse_toml(text), expert)
     if any(isinstance(entry, dict) and entry.get("name") == test["name"] for entry in old_tests):
         raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another name")
     try:
-        new_tests = _tests(parse_toml(text + gap + addition), expert)
+        new_tests = _tests_in_table(parse_toml(text + gap + addition), expert)
     except NotRead:
         new_tests = []
     if len(new_tests) != len(old_tests) + 1:
@@ -51,36 +53,36 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
             f"{path}: no test can be added to Expert `{expert}`: write the Expert as [experts.{expert}],"
             f" and its tests as [[experts.{expert}.tests]]"
         )
-    return old + (gap + addition).encode()
+    return old_content + (gap + addition).encode()
 
 
 def test_lines(expert: str, test: Mapping[str, _Value]) -> list[str]:
     """Return the lines of a test in a definition file; a mapping has dotted keys."""
-    return [f"[[{spell(('experts', expert, 'tests'))}]]", *_lines(test)]
+    return [f"[[{spell(('experts', expert, 'tests'))}]]", *_format_keys(test)]
 
 
-def _tests(table: TomlTable, expert: str) -> list[TomlValue]:
+def _tests_in_table(table: TomlTable, expert: str) -> list[TomlValue]:
     experts = table.get("experts")
     entry = experts.get(expert) if isinstance(experts, dict) else None
     tests = entry.get("tests") if isinstance(entry, dict) else None
     return tests if isinstance(tests, list) else []
 
 
-def _lines(values: Mapping[str, _Value]) -> list[str]:
+def _format_keys(values: Mapping[str, _Value]) -> list[str]:
     lines: list[str] = []
     for name, value in values.items():
         if isinstance(value, Mapping):
-            lines += [f"{spell((name, key))} = {_toml(item)}" for key, item in value.items()]
+            lines += [f"{spell((name, key))} = {_format_value(item)}" for key, item in value.items()]
         else:
-            lines.append(f"{name} = {_toml(value)}")
+            lines.append(f"{name} = {_format_value(value)}")
     return lines
 
 
-def _toml(value: str | int | Sequence[str]) -> str:
+def _format_value(value: str | int | Sequence[str]) -> str:
     import tomli_w
 
     if not isinstance(value, str | int):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
 
@@ -89,7 +91,7 @@ _MAX_LISTED_TITLES = 12
 
 @dataclass(frozen=True, slots=True)
 class WrittenTest:
-    """Test with its location."""
+    """Test of an Expert, with its location in a definition file."""
 
     expert: str
     test: ExpertTest
@@ -118,43 +120,46 @@ class WrittenTest:
 
 def read_tests(definition: DefinitionFile) -> tuple[WrittenTest, ...]:
     """Return the valid tests in the order of the files; errors are added to the definition's problems."""
-    return tuple(test for draft in definition.drafts.values() for test in _tests_of(draft))
+    return tuple(test for draft in definition.drafts.values() for test in _read_tests_of_expert(draft))
 
 
-def _tests_of(draft: Draft) -> list[WrittenTest]:
+def _read_tests_of_expert(draft: Draft) -> list[WrittenTest]:
     at, report = (*draft.at, "tests"), draft.report
     if draft.tests is None:
         return []
     if not isinstance(draft.tests, list):
-        report.error(at, f"must be tables, not {kind_of(draft.tests)}: write [[{_header(draft)}]] for each test")
+        report.error(at, f"must be tables, not {kind_of(draft.tests)}: write [[{_table_name(draft)}]] for each test")
         return []
     tests: list[WrittenTest] = []
     for index, raw in enumerate(draft.tests):
-        written = _read(draft, raw, (*at, index))
-        if written is None:
+        written_test = _read_test(draft, raw, (*at, index))
+        if written_test is None:
             continue
-        first = next((earlier for earlier in tests if earlier.test.name == written.test.name), None)
-        if first is not None:
-            report.error((*at, index, "name"), f"`{written.test.name}` is a test already, at {first.place}: rename one")
+        same_name_test = next((earlier for earlier in tests if earlier.test.name == written_test.test.name), None)
+        if same_name_test is not None:
+            report.error(
+                (*at, index, "name"),
+                f"`{written_test.test.name}` is a test already, at {same_name_test.place}: rename one",
+            )
         else:
-            tests.append(written)
+            tests.append(written_test)
     return tests
 
 
-def _read(draft: Draft, raw: TomlValue, at: KeyPath) -> WrittenTest | None:
+def _read_test(draft: Draft, raw: TomlValue, at: KeyPath) -> WrittenTest | None:
     report = draft.report
     test = read_table(ExpertTest, raw, at, report)
     if test is None or not test.name:
         return None
-    written = WrittenTest(draft.expert.key, test, report.place(at), report.source.path.parent.absolute())
-    if written.model is not None and not written.model.is_file():
-        report.error((*at, "model"), f"there is no file `{test.model}` in {written.folder}")
-    if written.workspace is not None and not written.workspace.is_dir():
-        report.error((*at, "workspace"), f"there is no folder `{test.workspace}` in {written.folder}")
-    return written
+    written_test = WrittenTest(draft.expert.key, test, report.place(at), report.source.path.parent.absolute())
+    if written_test.model is not None and not written_test.model.is_file():
+        report.error((*at, "model"), f"there is no file `{test.model}` in {written_test.folder}")
+    if written_test.workspace is not None and not written_test.workspace.is_dir():
+        report.error((*at, "workspace"), f"there is no folder `{test.workspace}` in {written_test.folder}")
+    return written_test
 
 
-def _header(draft: Draft) -> str:
+def _table_name(draft: Draft) -> str:
     return spell((*draft.at, "tests"))
 
 
@@ -165,18 +170,18 @@ class NoTests(UsageError):
 
 
 def select_tests(
-    tests: Sequence[WrittenTest], experts: Iterable[str], expert: str | None = None, word: str | None = None
+    tests: Sequence[WrittenTest], experts: Iterable[str], expert: str | None = None, title_part: str | None = None
 ) -> tuple[WrittenTest, ...]:
-    """Return the tests, of one Expert or all, with `word` in their titles. Raises UsageError, and NoTests."""
+    """Return the tests, of one Expert or all, with `title_part` in their titles. Raises UsageError, and NoTests."""
     if expert is not None and expert not in experts:
         raise UsageError(f"there is no Expert `{expert}`{suggestion(expert, experts)}")
     of_expert = tuple(test for test in tests if expert in (None, test.expert))
     if not of_expert:
         subject = "no Expert has a test" if expert is None else f"Expert `{expert}` has no test"
         raise NoTests(f"{subject}: write [[experts.{expert or 'NAME'}.tests]]")
-    selected = tuple(test for test in of_expert if word is None or word.casefold() in test.title.casefold())
+    selected = tuple(test for test in of_expert if title_part is None or title_part.casefold() in test.title.casefold())
     if not selected:
         titles = ", ".join(test.title for test in of_expert[:_MAX_LISTED_TITLES])
         more = f" and {len(of_expert) - _MAX_LISTED_TITLES} more" if len(of_expert) > _MAX_LISTED_TITLES else ""
-        raise NoTests(f"no test has `{word}` in its name; the tests are: {titles}{more}")
+        raise NoTests(f"no test has `{title_part}` in its name; the tests are: {titles}{more}")
     return selected

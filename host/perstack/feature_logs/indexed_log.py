@@ -30,7 +30,7 @@ from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 
-# Places of the summaries.
+# Where summaries are stored: in the storage's index, or in job.json.
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class StoredSummary:
     """Stored summary of one log."""
 
     text: bytes | None  # the unparsed summary; None without one, or while it is being written
-    floor: int = 0  # minimum length of the log, known even without a summary
+    min_length: int = 0  # minimum length of the log, known even without a summary
 
     @cached_property
     def head(self) -> Head | None:
-        """The end of the log that the summary was made of; None if it does not say."""
+        """The end of the log that the summary was made from; None if the summary does not name it."""
         return None if self.text is None else head_in(self.text)
 
 
@@ -53,14 +53,14 @@ class IndexEntries:
     """
 
     name = "its entry"
-    shorter = "its log has {found} events, but its entry says it had {had}: put it back from a copy"
-    rewritten = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
+    shortened_text = "its log has {found} events, but its entry says it had {had}: put it back from a copy"
+    rewritten_text = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
 
     def __init__(self, keys: frozenset[str]) -> None:
         """Accept summaries that have all of these `keys`."""
         self._keys = keys
 
-    def reads(self, summary: object) -> bool:
+    def is_summary(self, summary: object) -> bool:
         """Return whether the parsed JSON of an entry can be a summary."""
         return type(summary) is dict and summary.keys() >= self._keys
 
@@ -69,7 +69,7 @@ class IndexEntries:
         if not text:
             return StoredSummary(None, seq - 1)
         with suppress(ValueError):
-            if self.reads(from_json(text)):
+            if self.is_summary(from_json(text)):
                 return StoredSummary(text, seq)
         return StoredSummary(text)  # an invalid entry counts as lost
 
@@ -89,8 +89,8 @@ class SummaryFiles:
     """Summaries in job.json."""
 
     name = "job.json"
-    shorter = "the log has {found} events, but job.json says it had {had}: put it back from a copy"
-    rewritten = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
+    shortened_text = "the log has {found} events, but job.json says it had {had}: put it back from a copy"
+    rewritten_text = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
     async def read(self, storage: Storage, owner_id: str) -> StoredSummary:
         return StoredSummary(await storage.summary(owner_id))
@@ -106,26 +106,26 @@ class SummaryFiles:
 SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs
 
 
-# Logs with such a summary.
+# Logs with a stored summary.
 
 M = TypeVar("M", bound=Record)
 
 
 @dataclass(frozen=True)
 class IndexedLogFormat(Generic[S, E, M]):
-    """Definition of one kind of these logs."""
+    """Definition of one kind of indexed logs: the feature's functions and texts."""
 
     kind: OwnerKind
     title: str  # the text before an id in messages
-    missing: str  # the text of NotFound, with `{of}` for the id and `{location}` for the storage
-    listed: Inspect  # the next step that lists all logs of the kind
+    missing_text: str  # the text of NotFound, with `{of}` for the id and `{location}` for the storage
+    list_step: Inspect  # the next step that lists all logs of the kind
     check: Callable[[str], str]  # returns the id. Raises UsageError if it is not a valid one
     parse: Callable[[bytes], E]  # returns the event of its JSON. Raises ValidationError for an event of a newer version
     owner: Callable[[E], str]  # returns the id of the owner that an event names
-    after: Callable[[S | None, E], S]
+    apply: Callable[[S | None, E], S]
     """Returns the state after one more event. Raises ValueError, LookupError or UsageError if it cannot follow."""
     summary: Callable[[S], M]
-    damaged: Callable[[str, S | None, str], M]
+    damaged_summary: Callable[[str, S | None, str], M]
     """Returns the summary of an unreadable log, from its id, its last readable state, and the error."""
     jobs: Callable[[S], Sequence[str]]  # returns the ids of the Jobs that the state refers to
     store: SummaryStore
@@ -134,7 +134,7 @@ class IndexedLogFormat(Generic[S, E, M]):
         return f"{self.title}{ref.job_id}"
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
-        """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
+        """Parse the event at position `seq`. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         if read_remains(sealed.payload) is not None:
             raise InvalidEvent(ref, self.name(ref), seq, "its content was removed, but such logs are never redacted")
         try:
@@ -148,7 +148,7 @@ class IndexedLogFormat(Generic[S, E, M]):
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
         """Return the state after one more event."""
-        return self.after(state, event)
+        return self.apply(state, event)
 
 
 class IndexedLog(Generic[S, E, M]):
@@ -176,7 +176,7 @@ class IndexedLog(Generic[S, E, M]):
         log = await self._read_and_compare(self._definition.check(owner_id))
         if log.damage is None:
             return log
-        # it may have been deleted and created again after its summary was read
+        # The log may have been deleted and created again after its summary was read.
         return await self._read_and_compare(owner_id)
 
     async def append(self, owner_id: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
@@ -197,19 +197,19 @@ class IndexedLog(Generic[S, E, M]):
             if loaded is not None:
                 return await self._summarize(owner_id, loaded)
         except StorageError as error:
-            return self._definition.damaged(owner_id, state, str(error))
+            return self._definition.damaged_summary(owner_id, state, str(error))
         raise self._not_found(owner_id)
 
     async def _summarize(self, owner_id: str, loaded: Loaded[S]) -> M:
         return self._definition.summary(loaded.state)
 
-    def shorter(self, owner_id: str, events: int, had: int) -> Damaged:
+    def shortened_log_error(self, owner_id: str, events: int, expected_events: int) -> Damaged:
         """Create the error for a log that has fewer events than its stored summary says."""
-        words = self._definition.store.shorter.format(found=events, had=had)
-        return Damaged(f"{self._definition.title}{owner_id}: {words}", readable=events)
+        message = self._definition.store.shortened_text.format(found=events, had=expected_events)
+        return Damaged(f"{self._definition.title}{owner_id}: {message}", readable=events)
 
     async def _read_and_compare(self, owner_id: str) -> PartialLog[S, E]:
-        stored = await self._definition.store.read(self._space, owner_id)  # read before the log, which can only grow
+        stored = await self._definition.store.read(self._space, owner_id)  # before the log, so that its head is there
         log = await self._log.read_intact(log_of(owner_id))
         if log.damage is None:
             log.damage = self._difference(owner_id, stored, log.lines)
@@ -217,14 +217,14 @@ class IndexedLog(Generic[S, E, M]):
 
     def _difference(self, owner_id: str, stored: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
         head = stored.head
-        expected = stored.floor or (0 if head is None else head.seq)
+        expected = stored.min_length or (0 if head is None else head.seq)
         if len(lines) < expected:
-            return self.shorter(owner_id, len(lines), expected)
+            return self.shortened_log_error(owner_id, len(lines), expected)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
-        words = self._definition.store.rewritten
-        return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {words}", readable=0)
+        message = self._definition.store.rewritten_text
+        return Damaged(f"{self._definition.title}{owner_id}, event {head.seq}: {message}", readable=0)
 
     def _not_found(self, owner_id: str) -> NotFound:
-        words = self._definition.missing.format(of=owner_id, location=self.location)
-        return NotFound(words, next_steps=(self._definition.listed,))
+        message = self._definition.missing_text.format(of=owner_id, location=self.location)
+        return NotFound(message, next_steps=(self._definition.list_step,))

@@ -28,8 +28,8 @@ from perstack.tasks.arguments import MAX_STATE_BYTES
 from perstack.tasks.due_tasks import PollResult
 
 
-def name_of(evaluator: Evaluator) -> str:
-    """Return the name of an evaluator in errors, with secrets masked."""
+def evaluator_label(evaluator: Evaluator) -> str:
+    """Return what messages call an evaluator, with secrets masked."""
     match evaluator:
         case str():
             return f"evaluator `{masked_line(evaluator)}`"
@@ -45,15 +45,15 @@ async def measure_by_command(
     command: str | tuple[str, ...],
     artifact: Artifact,
     env: Mapping[str, str],
-    timeout: int,
+    timeout_ms: int,
     programs: Path | None = None,
     sandbox: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Run the command, with the artefact on stdin, and parse the measurement that it prints. Raises SkillError.
 
-    Variables that it names as `${NAME}` are in its environment, not in its arguments, which others could see.
+    Variables that the command names as `${NAME}` are in its environment, not in its arguments, which others could see.
     """
-    name = name_of(command)
+    name = evaluator_label(command)
     argv = argv_of(command)
     if has_masked(argv):
         raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
@@ -62,33 +62,33 @@ async def measure_by_command(
         "PERSTACK_ITERATION": str(artifact.iteration),
     }
     stdin = artifact.artefact.encode()
-    result = await run_program(name, argv, artifact.workspace, child_env, timeout, stdin, programs, sandbox.runtime)
+    result = await run_program(name, argv, artifact.workspace, child_env, timeout_ms, stdin, programs, sandbox.runtime)
     try:
         return measurement_in(result.out.decode("utf-8", "replace"))
     except ValueError as error:
-        words = result.last_words and f", stderr: {result.last_words}"
-        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{words}") from error
+        error_suffix = result.last_error_line and f", stderr: {result.last_error_line}"
+        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{error_suffix}") from error
 
 
 async def measure_by_function(
     evaluator: FunctionEvaluator,
     artifact: Artifact,
     env: Mapping[str, str],
-    timeout: int,
+    timeout_ms: int,
     programs: Path | None = None,
     sandbox: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Call the function in a child process, which is killed if it does not return in time. Raises SkillError.
 
-    It gets the variables of a command, and its `requiredEnv`. A sandbox lets it read the modules of this process.
+    The child gets the variables of a command, and its `requiredEnv`. In a sandbox it may read this process's modules.
     """
-    name = name_of(evaluator)
+    name = evaluator_label(evaluator)
     if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
         raise SkillError(f"{name} needs {missing}: set it in the environment or in a .env file")
     child_env = inherit_variables(env, (*evaluator.required_env, *sandbox.variables))
     start, directory = Path("/"), Path.cwd()
     readable: tuple[Path, ...] = ()
-    if sandbox.confines:
+    if sandbox.is_confined:
         start = directory = artifact.workspace
         readable = tuple(
             path for path in map(Path, (*module_path(), sys.prefix, sys.base_prefix)) if path.is_absolute()
@@ -97,12 +97,12 @@ async def measure_by_function(
         python_argv("perstack.iterations.evaluator_process"),
         request(evaluator.entry, artifact, directory),
     )
-    result = await run_program(name, argv, start, child_env, timeout, stdin, programs, sandbox.runtime, readable)
+    result = await run_program(name, argv, start, child_env, timeout_ms, stdin, programs, sandbox.runtime, readable)
     try:
         answer = json.loads(result.out)
     except ValueError as error:
-        words = result.last_words and f", stderr: {result.last_words}"
-        raise SkillError(f"{name} ended with exit status {result.status} and no answer{words}") from error
+        error_suffix = result.last_error_line and f", stderr: {result.last_error_line}"
+        raise SkillError(f"{name} ended with exit status {result.status} and no answer{error_suffix}") from error
     if "missing" in answer:
         raise SkillError(f"{name} is not available: {answer['missing']}")
     if "raised" in answer:
@@ -120,12 +120,12 @@ async def failure_reason(
     expert_key: str,
     command: str | tuple[str, ...],
     stdin: str,
-    timeout: int,
+    timeout_ms: int,
     variables: Mapping[str, str],
 ) -> str:
-    """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
+    """Run a test command in the Expert's sandbox. Return "" for exit status 0, else the reason of the failure.
 
-    `stdin` is its input, `timeout` is in milliseconds. None of its processes is left when this returns.
+    `stdin`: text on its standard input. All its processes have ended when this returns.
     """
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
@@ -135,15 +135,22 @@ async def failure_reason(
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs
             result = await run_program(
-                name, argv, setup.workspace, env, timeout, stdin.encode("utf-8", "replace"), programs, sandbox.runtime
+                name,
+                argv,
+                setup.workspace,
+                env,
+                timeout_ms,
+                stdin.encode("utf-8", "replace"),
+                programs,
+                sandbox.runtime,
             )
     except PerstackError as error:
         return str(error)
     if result.status == 0:
         return ""
     lines = result.out.decode("utf-8", "replace").strip().splitlines()
-    words = result.last_words or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
-    return f"{name} ended with exit status {result.status}" + (f": {words}" if words else "")
+    reason = result.last_error_line or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
+    return f"{name} ended with exit status {result.status}" + (f": {reason}" if reason else "")
 
 
 # Commands that poll for an event.
@@ -151,7 +158,7 @@ async def failure_reason(
 _POLL_TIMEOUT_MS = 60_000  # maximum milliseconds that a command may take
 
 
-async def ask_command(
+async def poll_command(
     command: Sequence[str],
     directory: Path,
     env: Mapping[str, str],
@@ -169,10 +176,10 @@ async def ask_command(
     if len(result.out) > MAX_STATE_BYTES:
         size = len(result.out)
         raise SkillError(f"{name} wrote {size:,} bytes to stdout, and a task's input may have {MAX_STATE_BYTES:,}")
-    return PollResult(has_come=True, value=_value(result.out))
+    return PollResult(has_come=True, value=_parse_value(result.out))
 
 
-def _value(out: bytes) -> JsonValue:
+def _parse_value(out: bytes) -> JsonValue:
     try:
         value: JsonValue = from_json(out)
     except ValueError:

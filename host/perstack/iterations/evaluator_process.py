@@ -27,22 +27,23 @@ def main() -> None:
     os.dup2(2, 1)
     message = json.load(sys.stdin)
     os.chdir(message["directory"])
-    answer = json.dumps(_answer(message)).encode()
+    answer = json.dumps(_measure(message)).encode()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with os.fdopen(answer_fd, "wb") as out:
-        out.write(answer)
+    with os.fdopen(answer_fd, "wb") as answer_file:
+        answer_file.write(answer)
     os._exit(0)
 
 
 def request(entry: str, artifact: Artifact, directory: Path) -> bytes:
-    """Return what `main` reads from stdin. The function is called in `directory`."""
+    """Return the message that `main` reads from stdin. The function is called in `directory`."""
     fields = {"artefact": artifact.artefact, "query": artifact.query, "iteration": artifact.iteration}
     folders = {"workspace": str(artifact.workspace), "directory": str(directory)}
     return json.dumps({"entry": entry, **fields, **folders}).encode()
 
 
-def _answer(message: dict[str, object]) -> JsonObject:
+def _measure(message: dict[str, object]) -> JsonObject:
+    """Call the function. Return `measured`, or `missing` if it cannot be imported, or `raised` with its error."""
     artifact = Artifact(
         artefact=str(message["artefact"]),
         query=str(message["query"]),

@@ -30,7 +30,7 @@ from perstack.iterations.state import (
     StartIteration,
     StartSeries,
     StoredSeriesEvent,
-    is_better,
+    is_better_score,
     score_of,
 )
 from perstack.next_steps import SetOption
@@ -176,7 +176,7 @@ def _failure_changes(series: SeriesState, fail_series: FailSeries) -> SeriesChan
 def _with_score(series: SeriesState, finish_iteration: FinishIteration) -> SeriesChanges:
     current = _current_iteration(series, finish_iteration)
     score = score_of(series.settings, finish_iteration.metrics)
-    measured = Iteration(
+    measured_iteration = Iteration(
         number=current.number,
         job_id=current.job_id,
         artefact=current.artefact,
@@ -192,16 +192,16 @@ def _with_score(series: SeriesState, finish_iteration: FinishIteration) -> Serie
         finished_at=finish_iteration.timestamp,
     )
     best = series.best
-    is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
+    is_best = best is None or (best.score is not None and is_better_score(series.settings, score, best.score))
     return SeriesChanges(
-        iterations=(*series.iterations[:-1], measured),
-        best_iteration=measured.number if is_best else series.best_iteration,
+        iterations=(*series.iterations[:-1], measured_iteration),
+        best_iteration=measured_iteration.number if is_best else series.best_iteration,
     )
 
 
-def regressions_in(earlier: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
+def regressions_in(earlier_iterations: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
     """Return the cases that fail now and passed when last reported."""
-    passed = {case.name: case.passed for iteration in earlier for case in iteration.cases}
+    passed = {case.name: case.passed for iteration in earlier_iterations for case in iteration.cases}
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
 
@@ -241,12 +241,12 @@ def check_resumable(series: SeriesState, more: int, target: float | None) -> Non
     """Raise UsageError, naming the missing argument, if resuming a completed series would have nothing to do."""
     if series.status != "completed":
         return
-    extended = series.model_copy(update=_extend_series(series, more, target))
-    if extended.has_reached_target:
-        message = f"{series.id} has reached its target, {extended.settings.target:g}"
+    extended_series = series.model_copy(update=_extend_series(series, more, target))
+    if extended_series.has_reached_target:
+        message = f"{series.id} has reached its target, {extended_series.settings.target:g}"
         raise UsageError(message, next_steps=(SetOption("target"),))
-    if len(extended.iterations) >= extended.settings.max_iterations:
-        message = f"{series.id} has used its {extended.settings.max_iterations} iterations"
+    if len(extended_series.iterations) >= extended_series.settings.max_iterations:
+        message = f"{series.id} has used its {extended_series.settings.max_iterations} iterations"
         raise UsageError(message, next_steps=(SetOption("max_iterations"),))
 
 

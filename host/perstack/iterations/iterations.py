@@ -64,12 +64,12 @@ class Iterations:
         setup, query = self._source.setup, check_query(query)
         definition = setup.definition(expert_key)
         expert = definition.experts[0]
-        configured = _settings(expert)
+        configured = _iterate_settings(expert)
         max_count = configured.max_iterations if max_iterations is None else max_iterations
         check_budget(max_cost, max_tokens=max_tokens)
         settings = with_limits(configured, max_count, target, max_cost, max_tokens)
         check_ready(setup, expert.key, settings, definition)
-        series_id = await self._new_id() if series_id is None else _checked(series_id)
+        series_id = await self._new_id() if series_id is None else _check_series_id(series_id)
         if await self._storage.has_job(series_id):
             raise UsageError(f"there is already a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
@@ -173,14 +173,14 @@ class Iterations:
 MAX_ID_CHARS = 100  # maximum characters of an id; the ids of its Jobs are longer
 
 
-def _checked(series_id: str) -> str:
+def _check_series_id(series_id: str) -> str:
     if len(check_job_id(series_id)) > MAX_ID_CHARS:
         start = series_id[:20]
         raise UsageError(f"{start}… is too long for an id of iterations: use at most {MAX_ID_CHARS} characters")
     return series_id
 
 
-def _settings(expert: Expert) -> Iterate:
+def _iterate_settings(expert: Expert) -> Iterate:
     if expert.iterate is None:
         raise UsageError(
             f"Expert {expert.key} does not say how it is measured: write [experts.{expert.key}.iterate], with an"

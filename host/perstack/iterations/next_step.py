@@ -27,11 +27,11 @@ from perstack.iterations.state import FailSeries, FinishReason, Iteration, Pause
 
 
 @dataclass(frozen=True, slots=True)
-class UsedUp:
-    """Total of the series that leaves nothing for another Job."""
+class ExhaustedTotal:
+    """A total of the series of which nothing is left for another Job."""
 
     budget: BudgetName
-    words: str
+    message: str
 
 
 def total_spent(series: SeriesState) -> Amount:
@@ -42,17 +42,19 @@ def total_spent(series: SeriesState) -> Amount:
     return sum(amounts, NO_AMOUNT)
 
 
-def next_job_budget(series: SeriesState) -> Budget | UsedUp | None:
-    """Return the budget of the next Job: what the totals of the series leave. None without a total."""
+def next_job_budget(series: SeriesState) -> Budget | ExhaustedTotal | None:
+    """Return the budget of the next Job: the rest of the series' totals. None if the series has no total."""
     total, spent = series.settings, total_spent(series)
     if total.max_cost is None and total.max_tokens is None:
         return None
     dollars = None if total.max_cost is None else nano(total.max_cost) - spent.nano
     tokens = None if total.max_tokens is None else total.max_tokens - spent.tokens
     if dollars is not None and dollars <= 0:
-        return UsedUp("maxCost", f"${total.max_cost:g} for all iterations are used: ${spent.nano / NANO_PER_DOLLAR:g}")
+        return ExhaustedTotal(
+            "maxCost", f"${total.max_cost:g} for all iterations are used: ${spent.nano / NANO_PER_DOLLAR:g}"
+        )
     if tokens is not None and tokens <= 0:
-        return UsedUp("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {spent.tokens:,}")
+        return ExhaustedTotal("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {spent.tokens:,}")
     return Budget(max_cost=None if dollars is None else dollars / NANO_PER_DOLLAR, max_tokens=tokens)
 
 
@@ -93,7 +95,7 @@ class Finish:
 class PauseIterations:
     """Command to pause the series, because its budget is used up."""
 
-    used_up: UsedUp
+    exhausted_total: ExhaustedTotal
 
 
 SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | PauseIterations
@@ -112,33 +114,33 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
         budget = next_job_budget(series)
         return (
             PauseIterations(budget)
-            if isinstance(budget, UsedUp)
+            if isinstance(budget, ExhaustedTotal)
             else BeginIteration(len(series.iterations) + 1, budget)
         )
     if current.artefact is None:
-        return RunExpert(current.number, current.job_id, query_of(series))
+        return RunExpert(current.number, current.job_id, expert_query(series))
     return Evaluate(current.number, current.artefact, series.invalid_answers)
 
 
 _MAX_LISTED_CASES = 100
 
 
-def query_of(series: SeriesState) -> str:
-    """Return the current iteration's query: the series', from the second on with aim, measurements and results."""
-    done, settings = series.done, series.settings
-    if not done:
+def expert_query(series: SeriesState) -> str:
+    """Return the current iteration's query: the series' own, from the second iteration on with aim and results."""
+    measured, settings = series.done, series.settings
+    if not measured:
         return series.user_input
-    earlier = done if settings.accumulate else done[-1:]
+    earlier = measured if settings.accumulate else measured[-1:]
     best = series.best
-    parts = [series.user_input, _aim(series)]
-    parts += [_measured_text(iteration) for iteration in earlier]
-    if best is not None and best.number != done[-1].number:
+    parts = [series.user_input, _aim_text(series)]
+    parts += [_measurement_text(iteration) for iteration in earlier]
+    if best is not None and best.number != measured[-1].number:
         parts.append(f"The best so far is iteration {best.number}, with {best.score:g}. Its result:\n{best.artefact}")
-    parts.append(f"The result of iteration {done[-1].number}, the last:\n{done[-1].artefact}")
+    parts.append(f"The result of iteration {measured[-1].number}, the last:\n{measured[-1].artefact}")
     return "\n\n".join(parts)
 
 
-def _aim(series: SeriesState) -> str:
+def _aim_text(series: SeriesState) -> str:
     settings = series.settings
     names = compared_metrics(settings)
     metric = names[0] if len(names) == 1 else f"the worst of {', '.join(names)}"
@@ -151,20 +153,20 @@ def _aim(series: SeriesState) -> str:
     )
 
 
-def _measured_text(iteration: Iteration) -> str:
+def _measurement_text(iteration: Iteration) -> str:
     lines = [
         f"Iteration {iteration.number}: {', '.join(f'{name} {value:g}' for name, value in iteration.metrics.items())}"
     ]
     if iteration.failed:
-        lines.append(f"Cases that fail: {_names(iteration.failed)}")
+        lines.append(f"Cases that fail: {_list_names(iteration.failed)}")
     if iteration.regressions:
-        lines.append(f"Of these passed before: {_names(iteration.regressions)}")
+        lines.append(f"Of these passed before: {_list_names(iteration.regressions)}")
     if iteration.analysis:
         lines.append(f"Analysis: {iteration.analysis}")
     return "\n".join(lines)
 
 
-def _names(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = len(names) - _MAX_LISTED_CASES
     return ", ".join(names[:_MAX_LISTED_CASES]) + (f" and {more} more" if more > 0 else "")
 
@@ -194,15 +196,19 @@ def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 
-def budget_pause(used_up: UsedUp, stamp: SeriesStamp) -> PauseSeries:
+def budget_pause(exhausted_total: ExhaustedTotal, stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of a series whose budget is used up."""
     return PauseSeries(
-        **stamp, reason="checkpoint", message=used_up.words, job_status="stoppedByBudget", exceeded=used_up.budget
+        **stamp,
+        reason="checkpoint",
+        message=exhausted_total.message,
+        job_status="stoppedByBudget",
+        exceeded=exhausted_total.budget,
     )
 
 
 def _exceeded_total(summary: JobSummary, remaining: Budget | None) -> BudgetName | None:
-    """Return the total of the series that stopped a Job, which is the total whose remainder was the Job's limit."""
+    """Return the total of the series that stopped a Job: the total whose remainder was the Job's limit, or None."""
     if remaining is None or summary.budget is None or summary.status != "stoppedByBudget":
         return None
     if summary.exceeded_budget == "maxCost" and remaining.max_cost == summary.budget.max_cost:
@@ -218,10 +224,13 @@ def stop_event(
     summary: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None
 ) -> PauseSeries | FailSeries | None:
     """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
-    todo, message = DUE[job_state(summary, stamp["timestamp"])]["series"], f"Job {summary.id} {stop_words(summary)}"
-    if todo == "finish":
+    next_action, message = (
+        DUE[job_state(summary, stamp["timestamp"])]["series"],
+        f"Job {summary.id} {stop_words(summary)}",
+    )
+    if next_action == "finish":
         return None
-    if todo == "fail":
+    if next_action == "fail":
         return FailSeries(**stamp, error=message)
     return PauseSeries(
         **stamp,
@@ -235,7 +244,7 @@ def stop_event(
     )
 
 
-def question_of(series: SeriesState, artefact: str) -> str:
+def evaluation_query(series: SeriesState, artefact: str) -> str:
     """Return the query for an Expert that evaluates."""
     metrics = ", ".join(f'"{name}": NUMBER' for name in compared_metrics(series.settings))
     return (

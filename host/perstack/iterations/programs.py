@@ -33,7 +33,7 @@ class ProgramResult:
 
     status: int
     out: bytes
-    last_words: str  # the last line of its stderr, truncated
+    last_error_line: str  # the last line of its stderr, truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CommandSandbox:
 
     runtime: Runtime = LOCAL_RUNTIME
     variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
-    confines: bool = False  # True if the program has fewer rights than the host's user
+    is_confined: bool = False  # the program has fewer rights than the host's user
 
 
 NO_SANDBOX = CommandSandbox()
@@ -73,13 +73,13 @@ async def run_program(
     argv: Sequence[str],
     directory: Path,
     env: Mapping[str, str],
-    timeout: int,
+    timeout_ms: int,
     stdin_data: bytes = b"",
     records: Path | None = None,
     runtime: Runtime = LOCAL_RUNTIME,
     readable: tuple[Path, ...] = (),
 ) -> ProgramResult:
-    """Run a program with `stdin_data` on stdin, for at most `timeout` milliseconds, and end all its processes.
+    """Run a program with `stdin_data` on stdin, for at most `timeout_ms`, and end all its processes.
 
     While it runs it is recorded in the folder `records`. `readable` are paths that its sandbox lets it read. Raises
     SkillError if it cannot be started, exceeds its timeout, is ended by a signal or a limit, or writes more than
@@ -99,21 +99,21 @@ async def run_program(
         out.read(MAX_OUTPUT_BYTES, lambda: signal_group(process.pid, signal.SIGKILL))
         err.read_end()
         try:
-            async with end_with_block(process), asyncio.timeout(timeout / 1000):
+            async with end_with_block(process), asyncio.timeout(timeout_ms / 1000):
                 status = await process.wait()
         except TimeoutError as error:
             raise SkillError(
-                f"{name} was ended after its timeout of {timeout} ms{_after_colon(_words(err))}"
+                f"{name} was ended after its timeout of {timeout_ms} ms{_after_colon(_last_line(err))}"
             ) from error
         output, limit = out.read_rest(), runtime.ending(process).limit
         if limit:
-            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
+            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_last_line(err))}")
         if len(output) > MAX_OUTPUT_BYTES:
             limit = f"{MAX_OUTPUT_BYTES:,} bytes"
             raise SkillError(f"{name} wrote more than {limit} to stdout: let it write its answer alone")
         if status < 0:
-            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
-        return ProgramResult(status, output, _words(err))
+            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_last_line(err))}")
+        return ProgramResult(status, output, _last_line(err))
 
 
 class _ProgramOutput:
@@ -149,6 +149,7 @@ class _ProgramOutput:
         self._start_reading(after_chunk)
 
     def read_end(self) -> None:
+        """Keep the end of the output only."""
 
         def after_chunk() -> None:
             del self._data[: -4 * _MAX_ERROR_CHARACTERS]
@@ -156,6 +157,7 @@ class _ProgramOutput:
         self._start_reading(after_chunk)
 
     def read_rest(self) -> bytes:
+        """Return the kept output, with what is still in the pipe after the program has ended."""
         for _ in range(_MAX_CHUNKS_AFTER_END):
             if self._is_full or not self._read_chunk():
                 break
@@ -183,10 +185,10 @@ class _ProgramOutput:
         asyncio.get_running_loop().remove_reader(self._pipe)
 
 
-def _after_colon(words: str) -> str:
-    return words and f": {words}"
+def _after_colon(text: str) -> str:
+    return text and f": {text}"
 
 
-def _words(err: _ProgramOutput) -> str:
+def _last_line(err: _ProgramOutput) -> str:
     lines = err.read_rest().decode("utf-8", "replace").strip().splitlines()
     return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

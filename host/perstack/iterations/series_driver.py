@@ -24,24 +24,24 @@ from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, SummaryFiles
-from perstack.iterations.commands import measure_by_command, measure_by_function, name_of
+from perstack.iterations.commands import evaluator_label, measure_by_command, measure_by_function
 from perstack.iterations.evolve import SeriesSummary, damaged_series, evolve_series, paused_by_crash, summary_of_series
 from perstack.iterations.next_step import (
     BeginIteration,
     Evaluate,
+    ExhaustedTotal,
     Finish,
     PauseIterations,
     RunExpert,
     SeriesCommand,
     SeriesStamp,
-    UsedUp,
     budget_pause,
+    evaluation_query,
     interrupt_event,
     job_of_evaluation,
     job_of_iteration,
     next_job_budget,
     pending_series,
-    question_of,
     stop_event,
 )
 from perstack.iterations.programs import CommandSandbox, command_sandbox
@@ -64,19 +64,19 @@ from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
 
-# Store series of iterations: each is the single log of a Job in the space `iterations`.
+# The store of series: each series is the single log of a Job in the space `iterations`.
 
 SERIES = IndexedLogFormat[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
     title="",
-    missing="there are no iterations {of} in {location}",
-    listed=Inspect("series"),
+    missing_text="there are no iterations {of} in {location}",
+    list_step=Inspect("series"),
     check=check_job_id,
     parse=parse_series_event,
     owner=lambda event: event.series_id,
-    after=evolve_series,
+    apply=evolve_series,
     summary=summary_of_series,
-    damaged=damaged_series,
+    damaged_summary=damaged_series,
     jobs=lambda series: [iteration.job_id for iteration in series.iterations],
     store=SummaryFiles(),
 )
@@ -166,7 +166,7 @@ OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 
 
 def settings_in_force(setup: HostSetup, expert_key: str, recorded: Iterate) -> Iterate:
-    """Return today's settings of an Expert, so that a wrong evaluator can be corrected; else the recorded ones."""
+    """Return an Expert's present settings, so that a wrong evaluator can be corrected; else the recorded ones."""
     expert = setup.project.expert(expert_key)
     return recorded if expert is None or expert.iterate is None else expert.iterate
 
@@ -182,7 +182,7 @@ def check_ready(setup: HostSetup, expert_key: str, recorded: Iterate, definition
 
 
 class SeriesDriver:
-    """One series while it is driven."""
+    """Driver of one series: it performs the pending commands and appends their events."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class SeriesDriver:
                 if self._is_leaving:
                     await self.record(interrupt_event(self._stamp))
                     break
-                await self.record(await self._outcome(command))
+                await self.record(await self._perform_or_fail(command))
         except asyncio.CancelledError:
             if self.series.status == "running":
                 await self.record(interrupt_event(self._stamp))
@@ -240,7 +240,7 @@ class SeriesDriver:
         if appended.state.status != "running":
             await self._log.send_head(appended)
 
-    async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
+    async def _perform_or_fail(self, command: SeriesCommand) -> StoredSeriesEvent:
         try:
             return await self._perform(command)
         except PerstackError as error:
@@ -258,7 +258,7 @@ class SeriesDriver:
             case Finish():
                 return FinishSeries(**self._stamp, reason=command.reason)
             case PauseIterations():
-                return budget_pause(command.used_up, self._stamp)
+                return budget_pause(command.exhausted_total, self._stamp)
         assert_never(command)
 
     async def _new_job_id(self, number: int) -> str:
@@ -270,9 +270,9 @@ class SeriesDriver:
         return job_id
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
-        series, began = self.series, self._setup.clock.now()
+        series, began_at = self.series, self._setup.clock.now()
         recorded, remaining = series.definition, next_job_budget(series)
-        if isinstance(remaining, UsedUp):
+        if isinstance(remaining, ExhaustedTotal):
             return budget_pause(remaining, self._stamp)
         setup = self._setup_for(recorded)
         new_setup = setup.with_budget(series.expert_key, remaining)
@@ -291,7 +291,7 @@ class SeriesDriver:
             **self._stamp,
             number=command.number,
             artefact=summary.text or "",
-            duration=self._setup.clock.now() - began,
+            duration=self._setup.clock.now() - began_at,
             usage=summary.usage,
             assumed=summary.assumed,
         )
@@ -303,7 +303,7 @@ class SeriesDriver:
         return command_sandbox(self._setup_for(self.series.definition), self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
-        series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None
+        series, began_at, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None
         iterate = settings_in_force(self._setup, series.expert_key, series.settings)
         artifact = Artifact(command.artefact, series.user_input, command.number, self._setup.workspace)
         programs = self._setup.storage.programs
@@ -311,7 +311,7 @@ class SeriesDriver:
             match iterate.evaluator:
                 case ExpertEvaluator() as evaluator:
                     remaining = next_job_budget(series)
-                    if isinstance(remaining, UsedUp):
+                    if isinstance(remaining, ExhaustedTotal):
                         return budget_pause(remaining, self._stamp)
                     summary = await self._run_evaluator(evaluator, command, remaining)
                     if (stop := stop_event(summary, self._stamp, remaining)) is not None:
@@ -337,7 +337,7 @@ class SeriesDriver:
             metrics=measurement.metrics,
             analysis=measurement.analysis,
             cases=measurement.cases,
-            duration=self._setup.clock.now() - began,
+            duration=self._setup.clock.now() - began_at,
             usage=usage,
             assumed=assumed,
         )
@@ -347,7 +347,9 @@ class SeriesDriver:
     ) -> JobSummary:
         setup = self._setup.with_budget(evaluator.expert, remaining)
         jobs, job_id = self._jobs.with_context(SetupSource(setup)), job_of_evaluation(self.series.id, command)
-        return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
+        return await self._run_job(
+            jobs, jobs, job_id, evaluator.expert, evaluation_query(self.series, command.artefact)
+        )
 
     async def _run_job(
         self, new_jobs: Jobs, resumed_jobs: Jobs, job_id: str, expert_key: str, query: str
@@ -378,11 +380,11 @@ def _read_answer(evaluator: ExpertEvaluator, summary: JobSummary) -> Measurement
     try:
         return measurement_in(summary.text or "")
     except ValueError as error:
-        raise SkillError(f"{name_of(evaluator)} (Job {summary.id}): its result: {error}") from error
+        raise SkillError(f"{evaluator_label(evaluator)} (Job {summary.id}): its result: {error}") from error
 
 
 def _check_metrics(evaluator: Evaluator, settings: Iterate, measurement: Measurement) -> None:
     try:
         score_of(settings, measurement.metrics)
     except UsageError as error:
-        raise SkillError(f"{name_of(evaluator)}: {error}") from error
+        raise SkillError(f"{evaluator_label(evaluator)}: {error}") from error

@@ -225,16 +225,16 @@ def score_of(settings: Iterate, metrics: Mapping[str, float]) -> float:
     return worst(metrics[name] for name in compared_metrics(settings))
 
 
-def is_better(settings: Iterate, score: float, other: float) -> bool:
+def is_better_score(settings: Iterate, score: float, other: float) -> bool:
     """Return whether one score is strictly better than another."""
     return score > other if settings.direction == "higher" else score < other
 
 
-def reaches(settings: Iterate, score: float | None) -> bool:
+def is_target_reached(settings: Iterate, score: float | None) -> bool:
     """Return whether a score reaches the target; False without a target."""
     if settings.target is None or score is None:
         return False
-    return score == settings.target or is_better(settings, score, settings.target)
+    return score == settings.target or is_better_score(settings, score, settings.target)
 
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
@@ -315,7 +315,7 @@ class SeriesState(Record):
 
     @property
     def has_reached_target(self) -> bool:
-        return self.best is not None and reaches(self.settings, self.best.score)
+        return self.best is not None and is_target_reached(self.settings, self.best.score)
 
 
 # Which event may follow in which state. `evolve_series` and the docs use this one table.

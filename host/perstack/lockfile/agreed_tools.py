@@ -27,7 +27,7 @@ _ANY_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 
 class AgreedTools:
-    """Agreed definitions of one skill."""
+    """The agreed tool definitions of one skill: from perstack.lock, or as the Job first offered them."""
 
     def __init__(self, toolset: Toolset, *, is_locked: bool) -> None:
         """Start with the toolset of perstack.lock, or with the first one that the skill offered."""
@@ -36,72 +36,88 @@ class AgreedTools:
         self._instructions = toolset.instructions
         self._is_locked = is_locked
 
-    def judge(self, skill: str, live: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
-        """Compare a list of the skill with the agreed definitions; `recorded`: digests in the Job's logs."""
+    def judge(self, skill: str, live_toolset: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
+        """Compare the tools that the skill offers now with the agreed ones; `recorded`: digests in the Job's logs."""
         if self._is_locked:
             recorded = self._digests | {INSTRUCTIONS: text_digest(self._instructions)}
-        current = by_name(live.specs)
-        names = [*(name for name in self._specs if name in current), *(n for n in current if n not in self._specs)]
-        judged = {name: self._judge(current[name], recorded) for name in names}
-        tools = tuple(tool for tool in judged.values() if tool is not None)
-        instructions, has_other_instructions = self._instructions_for(live, recorded)
-        digests = {name: tool.definition for name, tool in judged.items() if tool is not None and not tool.changed}
+        current = by_name(live_toolset.specs)
+        names = [
+            *(name for name in self._specs if name in current),
+            *(name for name in current if name not in self._specs),
+        ]
+        judged_tools = {name: self._judge_tool(current[name], recorded) for name in names}
+        tools = tuple(tool for tool in judged_tools.values() if tool is not None)
+        instructions, has_other_instructions = self._instructions_for(live_toolset, recorded)
+        digests = {
+            name: tool.definition for name, tool in judged_tools.items() if tool is not None and not tool.changed
+        }
         digests[INSTRUCTIONS] = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
-        differences = list(self._differences(judged, current, has_other_instructions=has_other_instructions))
-        return JudgedToolset(tools, instructions, digests, self._notice(skill, differences) if differences else "")
-
-    def _judge(self, live: ToolSpec, recorded: Mapping[str, str]) -> JudgedTool | None:
-        """Return the tool as it may be offered; None for a tool that the lock does not have."""
-        digest, known = definition_digest(live), self._specs.get(live.name)
-        if self._is_locked and known is None:
-            return None
-        if known is None:  # agreed to by its first use
-            known = self._specs[live.name] = live
-            self._digests[live.name] = digest
-        agreed = recorded.get(live.name, self._digests[live.name])
-        if digest == agreed:
-            return JudgedTool(live, digest, is_locked=self._is_locked)
-        old = known if self._digests[live.name] == agreed else None
-        # without the agreed text the model sees a text of the host; the meaning of arguments stays, for deny rules
-        offered = old or live.model_copy(update={"description": _UNKNOWN_TEXT, "input_schema": _ANY_ARGUMENTS})
-        return JudgedTool(
-            offered.model_copy(update={"effect": "sideEffect"}),
-            digest,
-            _CHANGED_IN_LOCK if self._is_locked else _CHANGED_IN_JOB,
-            definition_diff(old, live),
+        differences = list(self._differences(judged_tools, current, has_other_instructions=has_other_instructions))
+        return JudgedToolset(
+            tools, instructions, digests, self._build_notice(skill, differences) if differences else ""
         )
 
-    def _instructions_for(self, live: Toolset, recorded: Mapping[str, str]) -> tuple[str, bool]:
+    def _judge_tool(self, live_spec: ToolSpec, recorded: Mapping[str, str]) -> JudgedTool | None:
+        """Return the tool as it may be offered; None for a tool that the lock does not have."""
+        digest, known_spec = definition_digest(live_spec), self._specs.get(live_spec.name)
+        if self._is_locked and known_spec is None:
+            return None
+        if known_spec is None:  # without a lock, the first definition counts as agreed to
+            known_spec = self._specs[live_spec.name] = live_spec
+            self._digests[live_spec.name] = digest
+        agreed_digest = recorded.get(live_spec.name, self._digests[live_spec.name])
+        if digest == agreed_digest:
+            return JudgedTool(live_spec, digest, is_locked=self._is_locked)
+        agreed_spec = known_spec if self._digests[live_spec.name] == agreed_digest else None
+        # If the agreed text is lost, the model sees a text of the host. `subject` stays, so deny rules still apply.
+        offered_spec = agreed_spec or live_spec.model_copy(
+            update={"description": _UNKNOWN_TEXT, "input_schema": _ANY_ARGUMENTS}
+        )
+        return JudgedTool(
+            offered_spec.model_copy(update={"effect": "sideEffect"}),
+            digest,
+            _CHANGED_IN_LOCK if self._is_locked else _CHANGED_IN_JOB,
+            definition_diff(agreed_spec, live_spec),
+        )
+
+    def _instructions_for(self, live_toolset: Toolset, recorded: Mapping[str, str]) -> tuple[str, bool]:
         """Return the instructions to show, and whether the skill's present ones differ."""
-        agreed = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
-        if text_digest(live.instructions) == agreed:
-            return live.instructions, False
-        return self._instructions if text_digest(self._instructions) == agreed else "", True
+        agreed_digest = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
+        if text_digest(live_toolset.instructions) == agreed_digest:
+            return live_toolset.instructions, False
+        return self._instructions if text_digest(self._instructions) == agreed_digest else "", True
 
     def _differences(
-        self, judged: Mapping[str, JudgedTool | None], current: Mapping[str, ToolSpec], *, has_other_instructions: bool
+        self,
+        judged_tools: Mapping[str, JudgedTool | None],
+        current: Mapping[str, ToolSpec],
+        *,
+        has_other_instructions: bool,
     ) -> Iterator[str]:
         lists = [
             ("missing", self._specs.keys() - current.keys() if self._is_locked else ()),
-            ("new, left out", [name for name, tool in judged.items() if tool is None]),
-            ("changed, each call asks", [name for name, tool in judged.items() if tool is not None and tool.changed]),
+            ("new, left out", [name for name, tool in judged_tools.items() if tool is None]),
+            (
+                "changed, each call asks",
+                [name for name, tool in judged_tools.items() if tool is not None and tool.changed],
+            ),
         ]
-        yield from (f"{words}: {_list(sorted(names))}" for words, names in lists if names)
+        yield from (f"{label}: {_list_names(sorted(names))}" for label, names in lists if names)
         if has_other_instructions:
             yield "its instructions changed, the new ones are not shown to the model"
 
-    def _notice(self, skill: str, differences: list[str]) -> str:
-        words = "; ".join(differences)
+    def _build_notice(self, skill: str, differences: list[str]) -> str:
+        details = "; ".join(differences)
         if self._is_locked:
-            return f"{out_of_date(skill)} ({words})"
-        return f"skill {skill} has changed since this Job first used it ({words}); a new Job takes it as it is"
+            return f"{out_of_date_notice(skill)} ({details})"
+        return f"skill {skill} has changed since this Job first used it ({details}); a new Job takes it as it is"
 
 
-def _list(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
 
 
-def out_of_date(name: str) -> str:
+def out_of_date_notice(name: str) -> str:
     """Return the notice that perstack.lock is out of date for a skill."""
     return f"perstack.lock is out of date for skill {name}: install the skills again"

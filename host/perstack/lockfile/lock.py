@@ -29,7 +29,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.definitions.tool_definitions import Definitions, definition_digest
 from perstack.errors import UsageError
-from perstack.lockfile.agreed_tools import AgreedTools, out_of_date
+from perstack.lockfile.agreed_tools import AgreedTools, out_of_date_notice
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
 from perstack.toml_reader.source import NotRead, parse_toml, read_bounded
@@ -40,7 +40,7 @@ MAX_LOCK_BYTES = 64 << 20  # maximum bytes; it contains every tool of every serv
 
 
 @cache
-def _object() -> TypeAdapter[JsonObject]:
+def _json_object_adapter() -> TypeAdapter[JsonObject]:
     return TypeAdapter(JsonObject)
 
 
@@ -69,7 +69,7 @@ class LockedTool(Record):
         return cls(**fields_of(spec, cls, input_schema=text), digest=digest_of_schema(spec.input_schema))
 
     def schema_object(self) -> JsonObject:
-        return _object().validate_json(self.input_schema)
+        return _json_object_adapter().validate_json(self.input_schema)
 
     def spec(self) -> ToolSpec:
         """Return the tool as offered to models."""
@@ -144,7 +144,7 @@ class Lock(Record):
     def notice_for(self, definition: Skill) -> str:
         """Return a notice that the lock is out of date, if it has a skill of this name; otherwise an empty text."""
         is_named = any(skill.name == definition.name for skill in self.skills)
-        return f"{out_of_date(definition.name)} (its definition has changed)" if is_named else ""
+        return f"{out_of_date_notice(definition.name)} (its definition has changed)" if is_named else ""
 
     def folder_digest(self, config: str, skill: AgentSkill) -> str | None:
         """Return the digest of the entry for an Agent Skill of a definition file."""

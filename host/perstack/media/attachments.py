@@ -30,8 +30,8 @@ _KINDS = "a PNG, JPEG, GIF or WebP image, a PDF, or text in UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """An attachment, and the part of the query that it becomes."""
+class CheckedAttachment:
+    """An attachment of a supported type and size, and the part of the query that it becomes."""
 
     part: ResultContent
     name: str
@@ -43,15 +43,15 @@ class Attached:
         return self.part.mime_type if isinstance(self.part, BlobPart) else None
 
 
-def read_attachment(name: str, data: bytes) -> Attached:
+def read_attachment(name: str, data: bytes) -> CheckedAttachment:
     """Return an attachment; its bytes tell its type. Raises UsageError for an unsupported type, or one too large."""
     name = "".join(char if char.isprintable() else "\ufffd" for char in name)[:_MAX_NAME_CHARS] or "attachment"
     image = image_type(data)
-    kind = image or pdf_type(data)
-    if kind is not None:
+    media_type = image or pdf_type(data)
+    if media_type is not None:
         _check_size(name, data, _MAX_IMAGE_BYTES if image else MAX_PDF_BYTES)
-        part = BlobPart(sha256=sha256(data).hexdigest(), mime_type=kind, size=len(data), name=name)
-        return Attached(part, name, data)
+        part = BlobPart(sha256=sha256(data).hexdigest(), mime_type=media_type, size=len(data), name=name)
+        return CheckedAttachment(part, name, data)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -59,10 +59,10 @@ def read_attachment(name: str, data: bytes) -> Attached:
     if "\0" in text:
         raise UsageError(f"{name} cannot be attached: it is not {_KINDS}")
     _check_size(name, data, _MAX_TEXT_BYTES)
-    return Attached(TextPart(text=f"\n\nAttached file {name}:\n{text}"), name, data)
+    return CheckedAttachment(TextPart(text=f"\n\nAttached file {name}:\n{text}"), name, data)
 
 
-def check_together(attachments: Sequence[Attached]) -> None:
+def check_together(attachments: Sequence[CheckedAttachment]) -> None:
     """Raise UsageError if the attachments are too many, or too large in total."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise UsageError(f"{len(attachments)} files are attached: attach at most {MAX_ATTACHMENTS}")
@@ -78,12 +78,12 @@ def _check_size(name: str, data: bytes, max_bytes: int) -> None:
 
 async def read_supported(setup: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
-    attached = await asyncio.to_thread(_read_all, attachments)
-    _check_supported(setup, expert_key, attached)
-    return partial(_store, attached)
+    checked_attachments = await asyncio.to_thread(_read_all, attachments)
+    _check_model_takes(setup, expert_key, checked_attachments)
+    return partial(_store_blobs, checked_attachments)
 
 
-def _check_supported(setup: HostSetup, expert_key: str, attachments: Sequence[Attached]) -> None:
+def _check_model_takes(setup: HostSetup, expert_key: str, attachments: Sequence[CheckedAttachment]) -> None:
     if all(attachment.media_type is None for attachment in attachments):
         return
     settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
@@ -97,7 +97,9 @@ def _check_supported(setup: HostSetup, expert_key: str, attachments: Sequence[At
             )
 
 
-async def _store(attachments: Sequence[Attached], storage: Storage, job_id: str) -> tuple[ResultContent, ...]:
+async def _store_blobs(
+    attachments: Sequence[CheckedAttachment], storage: Storage, job_id: str
+) -> tuple[ResultContent, ...]:
     blobs = JobBlobs(storage, job_id)
     for attachment in attachments:
         if attachment.media_type is not None:
@@ -105,25 +107,25 @@ async def _store(attachments: Sequence[Attached], storage: Storage, job_id: str)
     return tuple(attachment.part for attachment in attachments)
 
 
-def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-    attached: list[Attached] = []
-    for number, attachable in enumerate(attachments, start=1):
-        match attachable:
+def _read_all(attachments: Sequence[Attachable]) -> tuple[CheckedAttachment, ...]:
+    checked_attachments: list[CheckedAttachment] = []
+    for number, source in enumerate(attachments, start=1):
+        match source:
             case bytes():
-                attached.append(read_attachment(f"attachment {number}", attachable))
+                checked_attachments.append(read_attachment(f"attachment {number}", source))
             case Blob():
-                attached.append(read_attachment(attachable.name or f"attachment {number}", attachable.data))
+                checked_attachments.append(read_attachment(source.name or f"attachment {number}", source.data))
             case str() | Path():
-                attached.append(read_attachment(Path(attachable).name, _read(Path(attachable))))
+                checked_attachments.append(read_attachment(Path(source).name, _read_file(Path(source))))
             case _:
-                kind = type(attachable).__name__
+                kind = type(source).__name__
                 raise UsageError(f"attachment {number} must be a path, bytes or a Blob, not {kind}")
-        check_together(attached)
-    return tuple(attached)
+        check_together(checked_attachments)
+    return tuple(checked_attachments)
 
 
-def _read(path: Path) -> bytes:
-    """Read a file that the caller names: its links are followed."""
+def _read_file(path: Path) -> bytes:
+    """Return the content of a file, following links: the caller has named it. Raises UsageError."""
     try:
         return read_regular(path, MAX_PDF_BYTES)
     except OSError as error:

@@ -46,16 +46,17 @@ def media_type(data: bytes) -> str | None:
 
 _TILE_PIXELS = 512
 _TILE_TOKENS = 5_667
-_IMAGE_TOKENS_MEDIA = 2_833  # openAI, «Images and vision»: gpt-4o-mini, most tokens per pixel of all models
+# The model with the most tokens per pixel is gpt-4o-mini (OpenAI, «Images and vision»): these are its figures.
+_IMAGE_TOKENS_MEDIA = 2_833
 
 _MAX_SEGMENTS = 10_000
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
-# No segments for decoders, which continue right after them; bytes taken for a length could hide the real frame.
+# Decoders do not treat these as segments, but continue right after them. Reading a length there could skip the frame.
 _IGNORED_MARKERS = frozenset((0x00, 0xD9))
 
 
-def most_tokens(mime_type: str, data: bytes) -> int | None:
+def max_tokens_of(mime_type: str, data: bytes) -> int | None:
     """Return the maximum tokens of a medium at any endpoint; None without a bound, as for all but images."""
     size = image_size(data) if mime_type.startswith("image/") else None
     if size is None:
@@ -68,11 +69,11 @@ def image_size(data: bytes) -> tuple[int, int] | None:
     """Return width and height from an image's header; None without one, and for a GIF, whose frames may be larger."""
     match image_type(data):
         case "image/png":
-            size = _numbers(data, 16, 4, "big") if data[12:16] == b"IHDR" else None
+            size = _read_pair(data, 16, 4, "big") if data[12:16] == b"IHDR" else None
         case "image/jpeg":
-            size = _size_of_jpeg(data)
+            size = _jpeg_size(data)
         case "image/webp":
-            size = _size_of_webp(data)
+            size = _webp_size(data)
         case _:
             size = None
     return size if size is not None and min(size) > 0 else None
@@ -105,7 +106,7 @@ def facts_of(mime_type: str, data: bytes) -> MediaFacts:
         len(data),
         sides=image_size(data) or _gif_size(data),
         is_animated=_is_animated(data),
-        oddity=_oddity_of(data),
+        oddity=_find_oddity(data),
     )
 
 
@@ -126,15 +127,15 @@ def defect_of(data: bytes) -> str | None:
 _MAX_TRAILER_BYTES = 1 << 16  # bytes that cameras add after the end of a JPEG
 
 
-def _oddity_of(data: bytes) -> str:
-    """Return what makes decoders of endpoints fail, though better ones may succeed; empty for a common image."""
+def _find_oddity(data: bytes) -> str:
+    """Return the property of an image at which decoders of endpoints often fail; empty for a common image."""
     match image_type(data):
         case "image/jpeg" if _jpeg_components(data) == 4:
             return "its colours are for print (CMYK)"
         case "image/jpeg":
             is_whole = b"\xff\xd9" in data[-_MAX_TRAILER_BYTES:]
         case "image/png":
-            is_whole = _has_end_of_png(data)
+            is_whole = _is_png_complete(data)
         case "image/webp":
             is_whole = len(data) >= 8 + int.from_bytes(data[4:8], "little")
         case _:
@@ -142,7 +143,7 @@ def _oddity_of(data: bytes) -> str:
     return "" if is_whole else "its end is missing"
 
 
-def _has_end_of_png(data: bytes) -> bool:
+def _is_png_complete(data: bytes) -> bool:
     position = 8
     while position + 8 <= len(data):
         if data[position + 4 : position + 8] == b"IEND":
@@ -153,7 +154,7 @@ def _has_end_of_png(data: bytes) -> bool:
 
 _ENCRYPTED = rb"/Encrypt\s*(\d+\s+\d+\s+R|<<)"
 _PAGE = rb"/Type\s*/Page(?![A-Za-z])"
-_LINEARIZED = rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b"  # a PDF for the web tells its pages at its start
+_LINEARIZED = rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b"  # a linearized PDF states its number of pages at its start
 
 
 def _is_encrypted(data: bytes) -> bool:
@@ -166,21 +167,21 @@ def _count_pages(data: bytes) -> int:
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
-    size = _numbers(data, 6, 2, "little") if image_type(data) == "image/gif" else None
+    size = _read_pair(data, 6, 2, "little") if image_type(data) == "image/gif" else None
     return size if size is not None and min(size) > 0 else None
 
 
 def _is_animated(data: bytes) -> bool:
     match image_type(data):
         case "image/gif":
-            return _has_frames(data)
+            return _has_second_frame(data)
         case "image/webp":
             return data[12:16] == b"VP8X" and bool(data[20:21] and data[20] & 0x02)
         case _:
             return False
 
 
-def _has_frames(data: bytes) -> bool:
+def _has_second_frame(data: bytes) -> bool:
     """Return True if a GIF has a second frame: its blocks are walked, since their data may contain any byte."""
     if len(data) < 13:
         return False
@@ -192,9 +193,9 @@ def _has_frames(data: bytes) -> bool:
                 frames += 1
                 if frames > 1 or len(data) < position + 10:
                     return frames > 1
-                position = _after_blocks(data, position + 11 + _palette_bytes(data[position + 9]))
+                position = _skip_blocks(data, position + 11 + _palette_bytes(data[position + 9]))
             case b"!":
-                position = _after_blocks(data, position + 2)
+                position = _skip_blocks(data, position + 2)
             case _:
                 return False
     return True
@@ -204,13 +205,13 @@ def _palette_bytes(flags: int) -> int:
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
-def _after_blocks(data: bytes, position: int) -> int:
+def _skip_blocks(data: bytes, position: int) -> int:
     while position < len(data) and data[position]:
         position += 1 + data[position]
     return position + 1
 
 
-def _numbers(data: bytes, position: int, size: int, order: Literal["big", "little"]) -> tuple[int, int] | None:
+def _read_pair(data: bytes, position: int, size: int, order: Literal["big", "little"]) -> tuple[int, int] | None:
     if len(data) < position + 2 * size:
         return None
     return int.from_bytes(data[position : position + size], order), int.from_bytes(
@@ -218,9 +219,9 @@ def _numbers(data: bytes, position: int, size: int, order: Literal["big", "littl
     )
 
 
-def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     frame = _jpeg_frame(data)
-    dimensions = None if frame is None else _numbers(data, frame + 5, 2, "big")
+    dimensions = None if frame is None else _read_pair(data, frame + 5, 2, "big")
     return None if dimensions is None else (dimensions[1], dimensions[0])
 
 
@@ -246,22 +247,22 @@ def _jpeg_frame(data: bytes) -> int | None:
     return None
 
 
-def _size_of_webp(data: bytes) -> tuple[int, int] | None:
+def _webp_size(data: bytes) -> tuple[int, int] | None:
     match data[12:16]:
         case b"VP8X":
-            dimensions = _numbers(data, 24, 3, "little")
+            dimensions = _read_pair(data, 24, 3, "little")
             return None if dimensions is None else (dimensions[0] + 1, dimensions[1] + 1)
         case b"VP8L" if data[20:21] == b"\x2f" and len(data) >= 25:
             bits = int.from_bytes(data[21:25], "little")
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8 " if data[23:26] == b"\x9d\x01\x2a":
-            dimensions = _numbers(data, 26, 2, "little")
+            dimensions = _read_pair(data, 26, 2, "little")
             return None if dimensions is None else (dimensions[0] & 0x3FFF, dimensions[1] & 0x3FFF)
         case _:
             return None
 
 
-# What a tool calls an image or a document.
+# Results of tools: a tool declares a media type, which may be wrong.
 
 _MAX_SVG_CHARS = 30_000
 _MAX_QUOTED_CHARS = 2_000
@@ -274,7 +275,7 @@ def declared_type(mime_type: str) -> str:
     return _SYNONYMS.get(kind, kind)
 
 
-def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
+def with_true_type(part: BlobPart, data: bytes) -> ResultContent:
     """Return a blob with the media type that its bytes have, or a text in place of an image that nobody can read.
 
     A blob that neither is an image or document nor claims to be one is returned unchanged.
@@ -284,24 +285,24 @@ def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
     if not is_medium and (kind is None or kind == SVG or declared.startswith("text/")):
         return part
     if kind == SVG:
-        return TextPart(text=_shortened(data.decode("utf-8", "replace"), _MAX_SVG_CHARS))
-    reason = _why_unreadable(data) if kind is None else defect_of(data)
+        return TextPart(text=_shorten(data.decode("utf-8", "replace"), _MAX_SVG_CHARS))
+    reason = _unreadable_reason(data) if kind is None else defect_of(data)
     if reason is not None:
-        return TextPart(text=unreadable(PDF if declared == PDF else "image", part.name, reason))
+        return TextPart(text=unreadable_text(PDF if declared == PDF else "image", part.name, reason))
     return part if kind == part.mime_type else part.model_copy(update={"mime_type": kind})
 
 
-def unreadable(kind: str, name: str | None, reason: str) -> str:
+def unreadable_text(kind: str, name: str | None, reason: str) -> str:
     """Return the text for the model in place of an image or document."""
     return f"[{medium_noun(kind, name)} could not be read: {reason}]"
 
 
-def left_out(part: BlobPart, reason: str) -> str:
+def left_out_text(part: BlobPart, reason: str) -> str:
     """Return the text for the model in place of an image or document that its endpoint does not take."""
     return f"[{medium_noun(part.mime_type, part.name)} left out: {reason}]"
 
 
-def _why_unreadable(data: bytes) -> str:
+def _unreadable_reason(data: bytes) -> str:
     if not data:
         return "it is empty"
     try:
@@ -310,8 +311,8 @@ def _why_unreadable(data: bytes) -> str:
         text = "\0"
     if "\0" in text:
         return "its bytes are in no known format"
-    return f"it is a text: {_shortened(text, _MAX_QUOTED_CHARS)}"
+    return f"it is a text: {_shorten(text, _MAX_QUOTED_CHARS)}"
 
 
-def _shortened(text: str, max_chars: int) -> str:
+def _shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text) - max_chars:,} characters more)"

@@ -22,8 +22,16 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.input_protocols import MediaTokens
 from perstack.errors import NotFound
-from perstack.media.file_headers import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
-from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
+from perstack.media.file_headers import (
+    SVG,
+    MediaFacts,
+    facts_of,
+    left_out_text,
+    max_tokens_of,
+    media_type,
+    with_true_type,
+)
+from perstack.media.limits import SentMedium, find_excess_bytes, find_excess_count, find_problem
 from perstack.media.smaller_images import UnreadableImage, smaller_image
 from perstack.ports.provider import BlobReader, Provider
 from perstack.ports.skill import BlobStore, ToolResult
@@ -34,28 +42,28 @@ from perstack.system.user import notice
 
 async def repair_result(result: ToolResult, read: BlobReader, tool_name: str) -> ToolResult:
     """Return a tool's result with the true types of its media, and a text for each image that nobody can read."""
-    contents = [await _readable(part, read) if isinstance(part, BlobPart) else part for part in result.contents]
-    for change in _changes(result.contents, contents):
+    contents = [await _repair_part(part, read) if isinstance(part, BlobPart) else part for part in result.contents]
+    for change in _describe_changes(result.contents, contents):
         notice(f"{tool_name}: {change}")
     return replace(result, contents=tuple(contents))
 
 
-async def _readable(part: BlobPart, read: BlobReader) -> ResultContent:
+async def _repair_part(part: BlobPart, read: BlobReader) -> ResultContent:
     try:
         data = await read(part.sha256)
     except NotFound:
         return part
     if len(data) > _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(readable_medium, part, data)
-    return readable_medium(part, data)
+        return await asyncio.to_thread(with_true_type, part, data)
+    return with_true_type(part, data)
 
 
 _THREAD_FROM_BYTES = 1 << 20
 _MAX_NOTICE_CHARS = 200
 
 
-def _changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) -> Iterable[str]:
-    """Yield what a person must know about repaired media."""
+def _describe_changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) -> Iterable[str]:
+    """Yield a notice for people about each medium that was repaired."""
     for old, new in zip(before, after, strict=True):
         if old is new or not isinstance(old, BlobPart):
             continue
@@ -75,7 +83,7 @@ class _KnownMedia:
     facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # facts of blobs, by their sha256
     fitted: History = field(default_factory=History)  # the latest messages whose media fit
 
-    def are_fitted(self, messages: History) -> bool:
+    def has_fitted(self, messages: History) -> bool:
         """Return whether `fitted` has all media of `messages`."""
         count = messages.blobs(len(messages))
         return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
@@ -89,20 +97,20 @@ async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore)
     """Record what is sent in place of the images and documents of the Run that its endpoint would refuse."""
     run, known = session.run, _known_media(session)
     media_limits = provider.media_limits(run.model)
-    if media_limits is None or (known.are_fitted(run.messages) and not _may_be_too_large(run.messages, media_limits)):
+    if media_limits is None or (known.has_fitted(run.messages) and not _may_be_too_large(run.messages, media_limits)):
         return
-    adaptations = await substitutes(session, provider, blobs, run.messages)
+    adaptations = await find_substitutes(session, provider, blobs, run.messages)
     known.fitted = run.messages
     if adaptations:
         session.add(AdaptRequest(**session.stamp(), model=run.active_model, adaptations=adaptations))
 
 
 def _may_be_too_large(messages: History, media_limits: MediaLimits) -> bool:
-    most = media_limits.max_request_bytes
-    return most is not None and messages.blobs(len(messages)) > 0 and messages.size(len(messages)) > most // 2
+    max_bytes = media_limits.max_request_bytes
+    return max_bytes is not None and messages.blobs(len(messages)) > 0 and messages.size(len(messages)) > max_bytes // 2
 
 
-async def substitutes(session: RunSession, provider: Provider, blobs: BlobStore, messages: History) -> Adaptations:
+async def find_substitutes(session: RunSession, provider: Provider, blobs: BlobStore, messages: History) -> Adaptations:
     """Return the adaptations, beyond those of the Run, that make the media of `messages` fit its endpoint."""
     facts = _known_media(session).facts
     return await MediaFitting(provider, session.run.model, blobs, facts).adaptations(messages, session.run.adaptations)
@@ -112,36 +120,40 @@ class MediaFitting:
     """Substitutes for the media of one request that an endpoint would refuse."""
 
     def __init__(self, provider: Provider, model: str, blobs: BlobStore, facts: dict[str, MediaFacts]) -> None:
-        """Prepare for one model; `facts` keeps what is known of blobs from one request to the next."""
+        """Prepare for one model; `facts`, by sha256, is filled here and used again for the next request."""
         self._limits = provider.media_limits(model)
         self._takes_images = any(provider.takes(model, kind) for kind in ("image/png", "image/jpeg"))
         self._takes_pdfs = provider.takes(model, PDF)
         self._blobs = blobs
         self._facts = facts
 
-    async def adaptations(self, messages: History, known: Adaptations) -> Adaptations:
+    async def adaptations(self, messages: History, recorded: Adaptations) -> Adaptations:
         """Return the new adaptations that make the media of `messages` fit."""
         media_limits = self._limits
         if media_limits is None:
             return ()
-        media = await self._media(messages, known)
-        usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, media_limits, 0) is None]
-        new: dict[str, Adaptation] = _texts(media, too_many(usable, media_limits))
-        media = [medium for medium in media if medium.name not in new]
+        media = await self._media(messages, recorded)
+        usable = [medium for medium in media if medium.is_image or find_problem(medium.facts, media_limits, 0) is None]
+        new_adaptations_by_name: dict[str, Adaptation] = _replace_by_texts(
+            media, find_excess_count(usable, media_limits)
+        )
+        media = [medium for medium in media if medium.name not in new_adaptations_by_name]
         images = sum(medium.is_image for medium in media)
         for medium in {medium.name: medium for medium in media}.values():
-            adaptation = await self._fitted(medium, media_limits, images)
+            adaptation = await self._fit(medium, media_limits, images)
             if adaptation is not None:
-                new[medium.name] = adaptation
+                new_adaptations_by_name[medium.name] = adaptation
         if media_limits.max_request_bytes is not None:
-            media = await self._media(messages, (*known, *new.values()))
-            new |= _texts(media, too_large_together(media, media_limits, _bytes_of_texts(messages)))
-        return new_adaptations(known, new.values())
+            media = await self._media(messages, (*recorded, *new_adaptations_by_name.values()))
+            new_adaptations_by_name |= _replace_by_texts(
+                media, find_excess_bytes(media, media_limits, _bytes_of_texts(messages))
+            )
+        return new_adaptations(recorded, new_adaptations_by_name.values())
 
-    async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
+    async def _media(self, messages: Sequence[Message], recorded: Adaptations) -> list[SentMedium]:
         """Return the media as they would be sent, one for each use, in the order of the request."""
         media: list[SentMedium] = []
-        for part, sent in _with_substitutes(messages, known):
+        for part, sent in _with_substitutes(messages, recorded):
             facts = await self._facts_of(sent) if self._is_sent(sent.mime_type) else None
             if facts is not None:
                 media.append(SentMedium(part.sha256, sent, facts))
@@ -163,15 +175,15 @@ class MediaFitting:
             self._facts[part.sha256] = facts
         return facts
 
-    async def _fitted(self, medium: SentMedium, media_limits: MediaLimits, images: int) -> Adaptation | None:
+    async def _fit(self, medium: SentMedium, media_limits: MediaLimits, images: int) -> Adaptation | None:
         part, facts = medium.part, medium.facts
-        problem = problem_of(facts, media_limits, images)
+        problem = find_problem(facts, media_limits, images)
         if problem is None:
             if facts.mime_type == part.mime_type:
                 return None
-            return _substitute(medium, part.model_copy(update={"mime_type": facts.mime_type}))
+            return _replace_by_blob(medium, part.model_copy(update={"mime_type": facts.mime_type}))
         if facts.mime_type == PDF:
-            return _text(medium, problem)
+            return _replace_by_text(medium, problem)
         try:
             data = await self._blobs.get(part.sha256)
             smaller = await asyncio.wait_for(
@@ -189,30 +201,33 @@ class MediaFitting:
         except UnreadableImage as error:
             if problem == facts.oddity:
                 return None  # the endpoint's decoder may be better than ours
-            return _text(medium, f"{problem}; {error}")
+            return _replace_by_text(medium, f"{problem}; {error}")
         except TimeoutError:
-            return _text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
+            return _replace_by_text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
         sha256 = await self._blobs.put(smaller.data)
         changes = {"sha256": sha256, "mime_type": smaller.mime_type, "size": len(smaller.data)}
-        return _substitute(medium, part.model_copy(update=changes), problem)
+        return _replace_by_blob(medium, part.model_copy(update=changes), problem)
 
 
 _DECODING_TIMEOUT_S = 30
 
 
-def _substitute(medium: SentMedium, part: BlobPart, reason: str = "") -> Adaptation:
+def _replace_by_blob(medium: SentMedium, part: BlobPart, reason: str = "") -> Adaptation:
     return Adaptation(part="media", form="replaced", name=medium.name, blob=part, reason=reason)
 
 
-def _text(medium: SentMedium, reason: str, *, shared_limit: bool = False) -> Adaptation:
-    text = left_out(medium.part, reason)
+def _replace_by_text(medium: SentMedium, reason: str, *, shared_limit: bool = False) -> Adaptation:
+    text = left_out_text(medium.part, reason)
     return Adaptation(part="media", form="replaced", name=medium.name, text=text, shared_limit=shared_limit)
 
 
-def _texts(media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
-    named = {medium.name: medium for medium in media if medium.name in reasons}
+def _replace_by_texts(media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
+    media_by_name = {medium.name: medium for medium in media if medium.name in reasons}
     hint = "read it again if it is needed"
-    return {name: _text(medium, f"{reasons[name]}; {hint}", shared_limit=True) for name, medium in named.items()}
+    return {
+        name: _replace_by_text(medium, f"{reasons[name]}; {hint}", shared_limit=True)
+        for name, medium in media_by_name.items()
+    }
 
 
 def _bytes_of_texts(messages: History) -> int:
@@ -221,7 +236,7 @@ def _bytes_of_texts(messages: History) -> int:
 
 
 def _with_substitutes(messages: Iterable[Message], adaptations: Adaptations) -> Iterator[tuple[BlobPart, BlobPart]]:
-    """Yield each image and document, and what is sent of it; without those that a text replaces."""
+    """Yield each image and document with the blob that is sent for it; omit media that a text replaces."""
     by_name = {item.name: item for item in adaptations if item.part == "media"}
     for part in (part for message in messages for part in blobs_of(message)):
         substitute = media_adaptation(part, by_name)
@@ -233,22 +248,22 @@ def _with_substitutes(messages: Iterable[Message], adaptations: Adaptations) -> 
 # Tokens.
 
 
-async def most_tokens_beyond_bytes(
-    messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
+async def max_tokens_beyond_bytes(
+    messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, tokens_by_blob: MediaTokens
 ) -> int | None:
-    """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound."""
+    """Return the maximum tokens of the media as they are sent, beyond one per byte; None without a bound."""
     total = 0
     for _, sent in _with_substitutes(messages, adaptations):
         if _is_read_as_text(sent.mime_type):
             continue
         key = (sent.sha256, sent.mime_type)
-        if key not in known:
+        if key not in tokens_by_blob:
             try:
                 data = await read(sent.sha256)
             except NotFound:  # a missing blob is not sent either
                 continue
-            known[key] = most_tokens(sent.mime_type, data)
-        tokens = known[key]
+            tokens_by_blob[key] = max_tokens_of(sent.mime_type, data)
+        tokens = tokens_by_blob[key]
         if tokens is None:
             return None
         total += max(0, tokens - sent.size * 4 // 3)

@@ -37,21 +37,21 @@ class SentMedium:
         return self.part.mime_type != PDF
 
 
-def problem_of(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
+def find_problem(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
     """Return why an endpoint would refuse a medium in a request with so many images; None if it fits."""
     if facts.mime_type == PDF:
-        return _problem_of_pdf(facts, media_limits)
+        return _pdf_problem(facts, media_limits)
     if facts.mime_type not in media_limits.image_types:
         return f"the endpoint takes no {facts.mime_type}"
     if facts.is_animated and not media_limits.takes_animations:
         return "the endpoint takes no animations"
-    return _excess(facts, media_limits, images) or facts.oddity or None
+    return _image_excess(facts, media_limits, images) or facts.oddity or None
 
 
-def _excess(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
-    most = media_limits.max_image_base64_bytes
-    if most is not None and facts.base64_size > most:
-        return f"it has {facts.base64_size:,} bytes in base64, and the endpoint takes {most:,}"
+def _image_excess(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
+    max_bytes = media_limits.max_image_base64_bytes
+    if max_bytes is not None and facts.base64_size > max_bytes:
+        return f"it has {facts.base64_size:,} bytes in base64, and the endpoint takes {max_bytes:,}"
     if facts.sides is None:
         return None
     width, height = facts.sides
@@ -63,7 +63,7 @@ def _excess(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | 
     return None
 
 
-def _problem_of_pdf(facts: MediaFacts, media_limits: MediaLimits) -> str | None:
+def _pdf_problem(facts: MediaFacts, media_limits: MediaLimits) -> str | None:
     if facts.is_encrypted and not media_limits.takes_encrypted_pdfs:
         return "it is encrypted, and the endpoint takes no encrypted documents"
     if media_limits.max_pdf_bytes is not None and facts.size > media_limits.max_pdf_bytes:
@@ -73,44 +73,44 @@ def _problem_of_pdf(facts: MediaFacts, media_limits: MediaLimits) -> str | None:
     return None
 
 
-def too_many(media: Sequence[SentMedium], media_limits: MediaLimits) -> dict[str, str]:
-    """Return the oldest media of a request that has too many, by name, with the reason.
+def find_excess_count(media: Sequence[SentMedium], media_limits: MediaLimits) -> dict[str, str]:
+    """Return the oldest media to leave out of a request with too many, by name, with the reason.
 
     `media` has one item for each use, in the order of the request.
     """
     images = [medium for medium in media if medium.is_image]
     pdfs = [medium for medium in media if not medium.is_image]
     return {
-        **_oldest(images, media_limits.max_images, lambda facts: 1, "{:,} images"),
-        **_oldest(pdfs, media_limits.max_pdfs, lambda facts: 1, "{:,} documents"),
-        **_oldest(pdfs, media_limits.max_pdf_pages, lambda facts: facts.pages, "{:,} pages of documents"),
+        **_oldest_in_excess(images, media_limits.max_images, lambda facts: 1, "{:,} images"),
+        **_oldest_in_excess(pdfs, media_limits.max_pdfs, lambda facts: 1, "{:,} documents"),
+        **_oldest_in_excess(pdfs, media_limits.max_pdf_pages, lambda facts: facts.pages, "{:,} pages of documents"),
     }
 
 
-def too_large_together(media: Sequence[SentMedium], media_limits: MediaLimits, text_bytes: int) -> dict[str, str]:
-    """Return the oldest media of a request that has too many bytes, by name, with the reason."""
-    most = media_limits.max_request_bytes
-    if most is None:
+def find_excess_bytes(media: Sequence[SentMedium], media_limits: MediaLimits, text_bytes: int) -> dict[str, str]:
+    """Return the oldest media to leave out of a request with too many bytes, by name, with the reason."""
+    max_bytes = media_limits.max_request_bytes
+    if max_bytes is None:
         return {}
-    left = max(0, most - _HEADROOM_BYTES - text_bytes)
-    return _oldest(media, left, lambda facts: facts.base64_size, f"{most:,} bytes")
+    remaining_bytes = max(0, max_bytes - _HEADROOM_BYTES - text_bytes)
+    return _oldest_in_excess(media, remaining_bytes, lambda facts: facts.base64_size, f"{max_bytes:,} bytes")
 
 
-def _oldest(
-    media: Sequence[SentMedium], most: int | None, weight: Callable[[MediaFacts], int], words: str
+def _oldest_in_excess(
+    media: Sequence[SentMedium], max_total: int | None, weight: Callable[[MediaFacts], int], limit_text: str
 ) -> dict[str, str]:
-    """Return the oldest media to leave out so that the rest fits `most`, and each medium that exceeds it alone."""
+    """Return the oldest media to leave out so that the rest fits `max_total`, and each medium that exceeds it alone."""
     weights = [weight(medium.facts) for medium in media]
-    if most is None or sum(weights) <= most:
+    if max_total is None or sum(weights) <= max_total:
         return {}
-    kept: set[str] = set()
+    kept_names: set[str] = set()
     total = 0
     for medium, medium_weight in zip(reversed(media), reversed(weights), strict=True):
-        if medium_weight > most:
+        if medium_weight > max_total:
             continue
         total += medium_weight
-        if total > (most * _FILL_RATIO if kept else most):
+        if total > (max_total * _FILL_RATIO if kept_names else max_total):
             break
-        kept.add(medium.name)
-    reason = f"the endpoint takes no request with more than {words.format(most)}"
-    return {medium.name: reason for medium in media if medium.name not in kept}
+        kept_names.add(medium.name)
+    reason = f"the endpoint takes no request with more than {limit_text.format(max_total)}"
+    return {medium.name: reason for medium in media if medium.name not in kept_names}

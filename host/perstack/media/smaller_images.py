@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 120_000_000  # maximum pixels of an image that is decoded: 480 MB at most, in 1 to 2 s
-_ONE_AT_A_TIME = Lock()  # held while decoding: many images at once would need that memory many times
+_ONE_AT_A_TIME = Lock()  # held while decoding, because concurrent decoding would need that memory several times
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "ICO", "JPEG2000")
 _LOSSLESS = frozenset({"PNG", "GIF", "BMP", "TIFF", "ICO", "WEBP", "AVIF"})
 _JPEG_QUALITIES = (85, 60, 35)
@@ -55,7 +55,7 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
         with _ONE_AT_A_TIME, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings of odd files, and of sizes, which are limited here
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
-                return _converted(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
+                return _convert(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
     except UnidentifiedImageError:
         raise UnreadableImage("its format cannot be decoded here") from None
     except UnreadableImage:
@@ -71,29 +71,31 @@ def _is_large(data: bytes, max_bytes: int | None) -> bool:
     return max_bytes is not None and len(data) > max_bytes
 
 
-def _converted(
+def _convert(
     image: Image, max_side: int | None, max_pixels: int | None, max_bytes: int | None, *, is_large: bool
 ) -> SmallerImage:
     if image.width * image.height > MAX_PIXELS:
         raise UnreadableImage(f"it has more than the {MAX_PIXELS:,} pixels that are decoded here")
     is_lossless = image.format in _LOSSLESS
-    size = _target(image.size, max_side, max_pixels, is_large=is_large)
+    size = _target_size(image.size, max_side, max_pixels, is_large=is_large)
     if size != image.size:
         image.draft("RGB", size)  # a JPEG is decoded at a fraction of its pixels
-    picture = _upright(image)
+    picture = _decode_upright(image)
     if (picture.width > picture.height) != (size[0] > size[1]):
         size = (size[1], size[0])
     for _ in range(_MAX_ROUNDS):
         if picture.size != size:
             picture = picture.resize(size, reducing_gap=2.0)  # pyright: ignore[reportUnknownMemberType] - needs numpy
-        result = _first_that_fits(picture, max_bytes, is_lossless=is_lossless)
+        result = _encode_within(picture, max_bytes, is_lossless=is_lossless)
         if result is not None:
             return result
         size = (max(1, round(size[0] * _SHRINK_FACTOR)), max(1, round(size[1] * _SHRINK_FACTOR)))
     raise UnreadableImage("it cannot be made small enough")
 
 
-def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool) -> tuple[int, int]:
+def _target_size(
+    size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool
+) -> tuple[int, int]:
     """Return the size in pixels that an image gets, with its proportions."""
     width, height = size
     if not is_large and _is_within(size, max_side, max_pixels):
@@ -110,7 +112,7 @@ def _is_within(size: tuple[int, int], max_side: int | None, max_pixels: int | No
     return (max_side is None or max(width, height) <= max_side) and (max_pixels is None or width * height <= max_pixels)
 
 
-def _upright(image: Image) -> Image:
+def _decode_upright(image: Image) -> Image:
     """Return the first frame, turned as its metadata say, in a mode that PNG and JPEG can hold."""
     from PIL import ImageOps
 
@@ -125,20 +127,20 @@ def _upright(image: Image) -> Image:
     return turned.convert("RGBA" if has_transparency else "RGB")
 
 
-def _first_that_fits(picture: Image, max_bytes: int | None, *, is_lossless: bool) -> SmallerImage | None:
+def _encode_within(picture: Image, max_bytes: int | None, *, is_lossless: bool) -> SmallerImage | None:
     if is_lossless:
-        result = _encoded(picture, "PNG")
+        result = _encode(picture, "PNG")
         if max_bytes is None or len(result) <= max_bytes:
             return SmallerImage(result, "image/png")
-    flat = _without_transparency(picture)
+    flat = _on_white(picture)
     for quality in _JPEG_QUALITIES:
-        result = _encoded(flat, "JPEG", quality=quality)
+        result = _encode(flat, "JPEG", quality=quality)
         if max_bytes is None or len(result) <= max_bytes:
             return SmallerImage(result, "image/jpeg")
     return None
 
 
-def _encoded(picture: Image, file_format: str, **options: int) -> bytes:
+def _encode(picture: Image, file_format: str, **options: int) -> bytes:
     output = BytesIO()
     picture.save(output, file_format, **options)
     data = output.getvalue()
@@ -146,7 +148,7 @@ def _encoded(picture: Image, file_format: str, **options: int) -> bytes:
     return data
 
 
-def _without_transparency(picture: Image) -> Image:
+def _on_white(picture: Image) -> Image:
     from PIL import Image
 
     if picture.mode != "RGBA":

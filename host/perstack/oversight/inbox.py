@@ -1,4 +1,10 @@
-"""The inbox: everything that waits for a person, over all Jobs and tasks."""
+"""The inbox: everything that waits for a person, over all Jobs and tasks.
+
+An item is derived from the logs at each listing, and nothing is stored: an answer, a resume or a deletion removes it. A
+Job or task that cannot be read is an item too, because it may have asked something. A list of thousands of Jobs stays
+fast because only Jobs whose job.json may ask something are read (`_is_at_rest`); that file is never trusted for the
+question itself. Items of tasks come from `tasks.waiting_tasks`; a new source of questions is added in `Host.inbox`.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +51,17 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     computed from the logs.
     """
     summaries = await reader.storage.summaries()
-    unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
-    items = (item for summary in await reader.rows(unread) for item in _items_of_job(summary))
-    return tuple(sorted(items, key=age_of_item))
+    jobs_to_read = [job_id for job_id, data in summaries.items() if not _is_at_rest(job_id, data)]
+    items = (item for summary in await reader.rows(jobs_to_read) for item in _items_of_job(summary))
+    return tuple(sorted(items, key=age_key))
 
 
-def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
+def merge_by_age(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
     """Merge the lists, oldest first."""
-    return tuple(sorted((item for items in lists for item in items), key=age_of_item))
+    return tuple(sorted((item for items in lists for item in items), key=age_key))
 
 
-def age_of_item(item: InboxItem) -> tuple[int, str]:
+def age_key(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 
@@ -67,7 +73,7 @@ class _InboxSummary(Record):
     asking: JsonValue = None
 
 
-def _asks_nothing(job_id: str, data: bytes) -> bool:
+def _is_at_rest(job_id: str, data: bytes) -> bool:
     """Return whether job.json says that the Job is at rest and asks nothing, so that its logs need not be read."""
     try:
         inbox_summary = _InboxSummary.model_validate_json(data)

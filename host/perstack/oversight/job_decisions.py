@@ -26,7 +26,7 @@ class JobSubject:
     unsettled: tuple[UnsettledCall, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The Job in a sentence."""
         return f"Job {self.job.id} of {self.job.coordinator.start.expert_key}"
 
@@ -38,11 +38,14 @@ class JobSubject:
 
 def raised_limits(previous_limits: Limits, next_limits: Limits) -> Iterator[tuple[str, float | None, float | None]]:
     """Yield name, value and new value of each limit of a Job that is higher afterwards; None is no limit."""
-    old, new = previous_limits.budget or Budget(), next_limits.budget or Budget()
-    pairs = {name: (getattr(old, name), getattr(new, name)) for name in Budget.model_fields}
-    for name, (was, will_be) in {"max_steps": (previous_limits.max_steps, next_limits.max_steps), **pairs}.items():
-        if was is not None and (will_be is None or will_be > was):
-            yield name, was, will_be
+    old_budget, new_budget = previous_limits.budget or Budget(), next_limits.budget or Budget()
+    budget_values = {name: (getattr(old_budget, name), getattr(new_budget, name)) for name in Budget.model_fields}
+    for name, (old_value, new_value) in {
+        "max_steps": (previous_limits.max_steps, next_limits.max_steps),
+        **budget_values,
+    }.items():
+        if old_value is not None and (new_value is None or new_value > old_value):
+            yield name, old_value, new_value
 
 
 def _limit_decision(subject: JobSubject, step: NextStep) -> NeededDecision | None:
@@ -51,24 +54,24 @@ def _limit_decision(subject: JobSubject, step: NextStep) -> NeededDecision | Non
     raised = tuple(raised_limits(subject.job.coordinator.limits, subject.limits))
     if not raised:
         return None
-    changes = ", ".join(f"{name} from {_limit(was)} to {_limit(value)}" for name, was, value in raised)
-    return NeededDecision(f"Raise a limit of {subject.words}: {changes}", step)
+    changes = ", ".join(f"{name} from {_format_limit(was)} to {_format_limit(value)}" for name, was, value in raised)
+    return NeededDecision(f"Raise a limit of {subject.description}: {changes}", step)
 
 
-def _limit(value: float | None) -> str:
-    return "no limit" if value is None else f"{_exact(value):,}"
+def _format_limit(value: float | None) -> str:
+    return "no limit" if value is None else f"{_as_integer_if_whole(value):,}"
 
 
-def _exact(value: float) -> float:
+def _as_integer_if_whole(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
 def resume_limit_decision(subject: JobSubject, arguments: object) -> NeededDecision | None:
-    """Return the decision to resume with a higher limit."""
+    """Return the decision to resume with a higher limit; None if no limit is raised."""
     if subject.limits is None:
         return None
     raised = raised_limits(subject.job.coordinator.limits, subject.limits)
-    options = tuple((name, f"{0 if value is None else _exact(value)}") for name, _, value in raised)
+    options = tuple((name, f"{0 if value is None else _as_integer_if_whole(value)}") for name, _, value in raised)
     return _limit_decision(subject, Decide("resume", subject.job.id, options=options))
 
 
@@ -86,36 +89,42 @@ class _WithSettlements(Protocol):
 
 
 def settlement_decision(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
-    """Return the decision on calls without a result; None if a person is asked, or only the model is told."""
+    """Return the decision on calls without a result; None if no settlement counts a call as done or repeats it."""
     calls = {
         name: unsettled_call
         for unsettled_call in subject.unsettled
         for name in (unsettled_call.key, unsettled_call.call_id)
     }
-    settled: dict[UnsettledCall, Settlement] = {
-        calls[name]: how for name, how in arguments.settle.items() if how in _SETTLED and name in calls
+    decided_settlements: dict[UnsettledCall, Settlement] = {
+        calls[name]: settlement
+        for name, settlement in arguments.settle.items()
+        if settlement in _SETTLEMENT_VERBS and name in calls
     }
-    if not settled:
+    if not decided_settlements:
         return None
     lines = (
-        f"{_SETTLED[how]} {unsettled_call.tool_name} of {unsettled_call.expert_key}"
+        f"{_SETTLEMENT_VERBS[settlement]} {unsettled_call.tool_name} of {unsettled_call.expert_key}"
         f" (call {unsettled_call.key}) with {unsettled_call.args}"
-        for unsettled_call, how in settled.items()
+        for unsettled_call, settlement in decided_settlements.items()
     )
-    options = tuple(("settle", f"{unsettled_call.key}={how}") for unsettled_call, how in settled.items())
+    options = tuple(
+        ("settle", f"{unsettled_call.key}={settlement}") for unsettled_call, settlement in decided_settlements.items()
+    )
     return NeededDecision(
-        f"Settle calls of {subject.words} that may have had their effect: {'; '.join(lines)}",
+        f"Settle calls of {subject.description} that may have had their effect: {'; '.join(lines)}",
         Decide("resume", subject.job.id, options=options),
         seal="\n".join(
-            f"{unsettled_call.run_id} {unsettled_call.call_id} {how}" for unsettled_call, how in settled.items()
+            f"{unsettled_call.run_id} {unsettled_call.call_id} {settlement}"
+            for unsettled_call, settlement in decided_settlements.items()
         ),
     )
 
 
-_SETTLED: Mapping[Settlement, str] = {
+_SETTLEMENT_VERBS: Mapping[Settlement, str] = {
     "done": "count as done",
     "retry": "repeat",
-}  # settlements that only a person decides
+}
+"""Settlements that only a person decides, with the verb for each."""
 
 
 class _FromCheckpoint(Protocol):
@@ -129,7 +138,7 @@ def branch_decision(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDe
         return None
     key, job_id = subject.job.coordinator.start.expert_key, subject.job.id
     return NeededDecision(
-        f"Rewind {subject.words} to checkpoint {arguments.resume_from}, and continue there",
+        f"Rewind {subject.description} to checkpoint {arguments.resume_from}, and continue there",
         Decide("continue", job_id, key, options=(("resume_from", arguments.resume_from),)),
     )
 
@@ -146,11 +155,11 @@ def answer_decision(subject: JobSubject, arguments: _WithAnswer) -> NeededDecisi
         return None
     if asking.call_digest and read_approval(asking, arguments.answer_text).denies:
         return None
-    words = "Approve a call" if asking.call_digest else "Answer a question"
+    action = "Approve a call" if asking.call_digest else "Answer a question"
     answer = arguments.answer_text
-    shown = json.dumps(asking.shown, ensure_ascii=False)
+    quoted_question = json.dumps(asking.shown, ensure_ascii=False)
     return NeededDecision(
-        f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
+        f"{action} of {subject.description}, {quoted_question}, with {json.dumps(answer, ensure_ascii=False)}",
         Decide("answer", asking.id, answer),
         seal=asking.call_digest,
         answers=subject.job.id,
@@ -170,16 +179,16 @@ def tell_decision(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
     """Return the decision to speak for a person: the model takes the text as theirs, and no summary replaces it."""
     run = () if arguments.run is None else (("run", arguments.run),)
     if arguments.drop is not None:
-        kept = [saying.text for saying in subject.job.coordinator.sayings if saying.id == arguments.drop]
-        shown = f": {json.dumps(kept[0], ensure_ascii=False)}" if kept else ""
+        dropped_texts = [saying.text for saying in subject.job.coordinator.sayings if saying.id == arguments.drop]
+        quoted = f": {json.dumps(dropped_texts[0], ensure_ascii=False)}" if dropped_texts else ""
         return NeededDecision(
-            f"Remove what a person said to {subject.words}, {arguments.drop}{shown}",
+            f"Remove what a person said to {subject.description}, {arguments.drop}{quoted}",
             Decide("drop_text", subject.job.id, arguments.drop),
         )
     text = arguments.text or ""
+    receiver = subject.description if arguments.run is None else f"Run {arguments.run} of {subject.description}"
     return NeededDecision(
-        f"Tell {subject.words if arguments.run is None else f'Run {arguments.run} of {subject.words}'}, as your words:"
-        f" {json.dumps(text, ensure_ascii=False)}",
+        f"Tell {receiver}, as your words: {json.dumps(text, ensure_ascii=False)}",
         Decide("tell", subject.job.id, text, run),
     )
 
@@ -194,6 +203,6 @@ def close_decision(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecisio
     if not arguments.final or subject.job.closed is not None:
         return None
     return NeededDecision(
-        f"Close {subject.words} for good: nothing continues it",
+        f"Close {subject.description} for good: nothing continues it",
         Decide("close", subject.job.id),
     )

@@ -37,9 +37,8 @@ Decisions: TypeAlias = tuple[NeededDecision, ...]
 class Decides:
     """Mark of an operation or an argument that may be a decision."""
 
-    decision: Callable[
-        [Any, Any], NeededDecision | None
-    ]  # takes what a door has looked up for the call, and the arguments
+    decision: Callable[[Any, Any], NeededDecision | None]
+    """Returns the decision, from the subject that a door has loaded for the call (a Job, a task) and the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +60,13 @@ def mark_in(annotations: Iterable[object]) -> Mark | None:
 
 def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> Decisions:
     """Return each decision in a call, once. `marks`: of the operation, and of each of its arguments."""
-    found: dict[NeededDecision, None] = {}
+    decisions: dict[NeededDecision, None] = {}
     for name, mark in marks.items():
         if mark is None:
-            found[NeededDecision(f"{name}: it is not declared what this decides")] = None
+            decisions[NeededDecision(f"{name}: it is not declared what this decides")] = None
         elif isinstance(mark, Decides) and (decision := mark.decision(subject, arguments)) is not None:
-            found[decision] = None
-    return tuple(found)
+            decisions[decision] = None
+    return tuple(decisions)
 
 
 def person_refusal(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:

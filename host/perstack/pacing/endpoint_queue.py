@@ -1,4 +1,10 @@
-"""Rate limiter: Runs in this process that share an endpoint and key share one queue per event loop."""
+"""Rate limiter: Runs in this process that share an endpoint and key share one queue per event loop.
+
+A generation has a `QueueTicket` for all its attempts. `take` waits for its turn, runs one attempt and records the
+outcome; tickets are served by number, so a retry keeps its position. All decisions are pure functions of the endpoint's
+`Pace` in `rate_limit`; this module only keeps the current `Pace`, the waiting tickets and one timer. `advance` is the
+only place where a waiting ticket starts, and must be called after every change of the queue or the `Pace`.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +26,19 @@ from perstack.pacing.rate_limit import (
     Delay,
     Pace,
     StartNow,
-    admission,
     after_cancellation,
     after_failure,
     after_rate_limit,
     after_refusal,
     after_start,
     after_success,
+    decide_start,
 )
 from perstack.ports.provider import Generation, Provider
 from perstack.system.user import notice
 
-_WAIT_NOTICE_DELAY_S = 0.5  # seconds of waiting after which a person is shown that a Run waits
-_GRACE_S = 0.25  # seconds after the end of a rate limit for which the queue position of a rejected generation is kept
+_WAIT_NOTICE_DELAY_S = 0.5  # waiting time after which people are shown that a Run waits
+_GRACE_S = 0.25  # time after the end of a rate limit during which a rejected generation keeps its position
 
 _ticket_numbers = count(1)
 
@@ -47,10 +53,10 @@ class EndpointQueue:
         self._queue: list[QueueTicket] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def admits(self, ticket: QueueTicket) -> bool:
-        """Let a generation start at once if nobody waits and nothing delays it."""
+    def start_if_free(self, ticket: QueueTicket) -> bool:
+        """Record the start of a generation if no other one waits and nothing delays it; return False otherwise."""
         now = asyncio.get_running_loop().time()
-        if self._queue or not isinstance(admission(self.pace, ticket.limits, now), StartNow):
+        if self._queue or not isinstance(decide_start(self.pace, ticket.limits, now), StartNow):
             return False
         self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
         return True
@@ -66,19 +72,19 @@ class EndpointQueue:
             self._queue.remove(ticket)
         self.advance()
 
-    def ahead_of(self, ticket: QueueTicket) -> int:
+    def count_ahead(self, ticket: QueueTicket) -> int:
         """Return how many generations are ahead in the queue."""
         return sum(queued.number < ticket.number for queued in self._queue)
 
     def advance(self) -> None:
-        """Let generations start, from the head of the queue, until one has to wait."""
+        """Start generations from the head of the queue until one has to wait, and set the timer for that one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
         for ticket in tuple(self._queue):
             now = loop.time()
-            if ticket.turn is None:  # rejected, and not retried yet
+            if ticket.turn is None:  # it was rejected with a rate limit, and its retry has not arrived yet
                 kept_until = self.pace.held_until + _GRACE_S
                 if now < kept_until:
                     self._timer = loop.call_at(kept_until, self.advance)
@@ -86,7 +92,7 @@ class EndpointQueue:
                 continue
             if ticket.turn.done():  # its owner was cancelled, and will call leave()
                 continue
-            decision = admission(self.pace, ticket.limits, now)
+            decision = decide_start(self.pace, ticket.limits, now)
             match decision:
                 case StartNow():
                     self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
@@ -94,7 +100,7 @@ class EndpointQueue:
                     ticket.turn.set_result(None)
                 case CircuitOpen():
                     self._queue.remove(ticket)
-                    ticket.turn.set_exception(_circuit_open(ticket.name, decision))
+                    ticket.turn.set_exception(_circuit_open_error(ticket.name, decision))
                 case Delay():
                     ticket.waits_for = decision
                     if decision.at is not None:
@@ -103,15 +109,15 @@ class EndpointQueue:
                 case _:
                     assert_never(decision)
 
-    def record_failure(self, name: str, words: str) -> None:
+    def record_failure(self, name: str, message: str) -> None:
         """Count a failure that suggests that the endpoint is down. Print a notice when the circuit opens."""
         previous, now = self.pace, asyncio.get_running_loop().time()
-        self.pace = after_failure(previous, now, words)
+        self.pace = after_failure(previous, now, message)
         if self.pace.open_until > previous.open_until:
             seconds = self.pace.open_until - now
             notice(
                 f"{name} has failed {self.pace.failures} times in a row; nothing is sent there for {seconds:.0f} s."
-                f" The latest error: {words}"
+                f" The latest error: {message}"
             )
 
 
@@ -119,8 +125,8 @@ class QueueTicket:
     """The position of one generation in the queue of its endpoint, kept over all its attempts."""
 
     def __init__(self, queue: EndpointQueue, name: str, provider_limits: ProviderLimits, on_wait: OnWait) -> None:
-        """Create a ticket outside the queue; the first `enter` numbers it."""
-        self.number = 0  # position in the order of all tickets; 0 before the first `enter`
+        """Create a ticket outside the queue; the first `wait_for_turn` numbers it."""
+        self.number = 0  # position in the order of all tickets; 0 before the first `wait_for_turn`
         self.name = name
         self.limits = provider_limits
         self.tokens = 0
@@ -138,12 +144,12 @@ class QueueTicket:
     ) -> None:
         self._queue.leave(self)
 
-    async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
-        """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
-        await self.enter(tokens)
+    async def take(self, tokens: int, generate: Callable[[], Awaitable[Generation]]) -> Generation:
+        """Run one attempt of `generate` in its turn, and record its outcome. Raises ProviderError."""
+        await self.wait_for_turn(tokens)
         outcome: Generation | ProviderError | None = None
         try:
-            outcome = await work()
+            outcome = await generate()
             return outcome
         except ProviderError as error:
             outcome = error
@@ -151,16 +157,16 @@ class QueueTicket:
         finally:
             self.record_outcome(outcome)
 
-    async def enter(self, tokens: int) -> None:
+    async def wait_for_turn(self, tokens: int) -> None:
         """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
         self.number = self.number or next(_ticket_numbers)
         self.tokens = tokens
-        if self._queue.admits(self):
+        if self._queue.start_if_free(self):
             return
         loop = asyncio.get_running_loop()
         turn = self.turn = loop.create_future()
         self._queue.join(self)
-        timer = None if turn.done() else loop.call_later(_WAIT_NOTICE_DELAY_S, self._show)
+        timer = None if turn.done() else loop.call_later(_WAIT_NOTICE_DELAY_S, self._report_wait)
         try:
             await turn
         except asyncio.CancelledError:
@@ -183,28 +189,28 @@ class QueueTicket:
         elif outcome.status_code == 429 and outcome.is_retryable:
             queue.pace = after_rate_limit(queue.pace, asyncio.get_running_loop().time(), outcome.retry_after)
             if outcome.retry_after is not None:
-                queue.join(self)  # keeps its position for the retry
+                queue.join(self)  # it keeps its position for the retry
         elif outcome.is_retryable:
             queue.record_failure(self.name, str(outcome))
         else:
             queue.pace = after_refusal(queue.pace)
         queue.advance()
 
-    def _show(self) -> None:
+    def _report_wait(self) -> None:
         delay = self.waits_for
         if delay is not None and self.turn is not None:
             now = asyncio.get_running_loop().time()
             seconds = None if delay.at is None else max(0.0, delay.at - now)
-            self._on_wait(delay.reason, self._queue.ahead_of(self), seconds)
+            self._on_wait(delay.reason, self._queue.count_ahead(self), seconds)
 
 
-def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:
+def _circuit_open_error(name: str, circuit: CircuitOpen) -> ProviderError:
     return ProviderError(
         f"{name} has failed {circuit.failures} times in a row, so nothing is sent there for"
-        f" {circuit.seconds:.0f} s more; the latest error: {circuit.latest}",
+        f" {circuit.remaining_s:.0f} s more; the latest error: {circuit.latest_error}",
         name="CircuitOpen",
         is_retryable=True,
-        retry_after=circuit.seconds,
+        retry_after=circuit.remaining_s,
     )
 
 

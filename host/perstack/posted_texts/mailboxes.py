@@ -27,25 +27,25 @@ class Mailboxes:
 
     async def post(self, run: Run, text: PostedText) -> None:
         """Add a text for a Run; it survives power loss when this returns. Raises Conflict if too many wait."""
-        box, owner_id = self._box(run)
+        box, owner_id = self._mailbox_of(run)
         if len(await box.records(owner_id)) >= MAX_WAITING:
             raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has read them")
         await box.add(owner_id, text.to_json())
 
-    async def waiting(self, run: Run) -> list[PostedText]:
+    async def list_waiting(self, run: Run) -> list[PostedText]:
         """Return the texts that wait for a Run, oldest first. Raises StorageError."""
-        box, owner_id = self._box(run)
-        return _parsed(owner_id, await box.records(owner_id))
+        box, owner_id = self._mailbox_of(run)
+        return _parse(owner_id, await box.records(owner_id))
 
     async def take(self, job: Job, session: RunSession) -> bool:
         """Record the texts that wait for a Run, and return whether there were new ones.
 
         Raises NotAgreed for texts of others, and StorageError.
         """
-        box, owner_id = self._box(session.run)
-        if not await self.waiting(session.run):
+        box, owner_id = self._mailbox_of(session.run)
+        if not await self.list_waiting(session.run):
             return False
-        texts = _parsed(owner_id, await box.own_records(owner_id))
+        texts = _parse(owner_id, await box.own_records(owner_id))
         events = posted_events(session.run, texts, job.taken_post_ids, session.stamp)
         session.record_all(events)
         await session.flush()
@@ -55,7 +55,9 @@ class Mailboxes:
     async def copy_job(self, job_id: str, target: Mailboxes) -> None:
         """Add the texts that wait for a Job and its delegates to another storage, unless they wait there already."""
         boxes = [(self._of_jobs, target._of_jobs, job_id)]
-        boxes += [(self._of_delegates, target._of_delegates, run_id) for run_id in await self._delegates_of(job_id)]
+        boxes += [
+            (self._of_delegates, target._of_delegates, run_id) for run_id in await self._delegates_with_mail(job_id)
+        ]
         for source, other, owner_id in boxes:
             existing = set(await other.records(owner_id))
             for record in await source.records(owner_id):
@@ -65,17 +67,17 @@ class Mailboxes:
     async def forget_job(self, job_id: str) -> None:
         """Remove all texts for a deleted Job and its delegates. Raises StorageError."""
         await self._of_jobs.forget(job_id)
-        for run_id in await self._delegates_of(job_id):
+        for run_id in await self._delegates_with_mail(job_id):
             await self._of_delegates.forget(run_id)
 
-    async def _delegates_of(self, job_id: str) -> list[str]:
+    async def _delegates_with_mail(self, job_id: str) -> list[str]:
         return [run_id for run_id in await self._of_delegates.owners() if job_of_run(run_id) == job_id]
 
-    def _box(self, run: Run) -> tuple[PendingRecords, str]:
+    def _mailbox_of(self, run: Run) -> tuple[PendingRecords, str]:
         return (self._of_jobs, run.start.job_id) if run.is_coordinator else (self._of_delegates, run.id)
 
 
-def _parsed(owner_id: str, records: list[bytes]) -> list[PostedText]:
+def _parse(owner_id: str, records: list[bytes]) -> list[PostedText]:
     texts: list[PostedText] = []
     for record in records:
         try:

@@ -67,22 +67,22 @@ class StandingText(Record):
 
 def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingText, ...]:
     """Return the texts that are never summarised away for a Run: of its definition, of people, and waiting ones."""
-    dropped = {posted.drops for posted in waiting}
-    always = [
+    dropped_ids = {waiting_texts.drops for waiting_texts in waiting}
+    definition_texts = [
         StandingText(text=saying.text, run_id=run.id, is_of_definition=True)
         for saying in of_definition(run.start.expert.standing)
     ]
-    kept = [
+    told_texts = [
         StandingText(id=saying.id, text=saying.text, run_id=run.id, by=saying.by)
         for saying in run.sayings
-        if saying.id not in dropped
+        if saying.id not in dropped_ids
     ]
-    posted = [
+    waiting_texts = [
         StandingText(id=text.id, text=text.text, run_id=run.id, by=text.by, is_waiting=True)
         for text in waiting
-        if text.text and text.id not in dropped and text.id not in run.taken_posts
+        if text.text and text.id not in dropped_ids and text.id not in run.taken_posts
     ]
-    return (*always, *kept, *posted)
+    return (*definition_texts, *told_texts, *waiting_texts)
 
 
 def check_posted(text: str) -> str:
@@ -97,7 +97,7 @@ def check_posted(text: str) -> str:
     return text
 
 
-def receiver(job: Job, run_id: str | None) -> Run:
+def find_receiver(job: Job, run_id: str | None) -> Run:
     """Return the Run that takes a text, by default the Coordinator. Raises UsageError if it has ended."""
     check_not_closed(job)
     coordinator = job.coordinator
@@ -112,22 +112,22 @@ def receiver(job: Job, run_id: str | None) -> Run:
 
 
 def posted_events(
-    run: Run, texts: Sequence[PostedText], taken: Collection[str], stamp: Stamps
+    run: Run, texts: Sequence[PostedText], taken_ids: Collection[str], stamp: Stamps
 ) -> tuple[StoredEvent, ...]:
-    """Return the events by which a Run takes posted texts, in order, without those that any Run has `taken`.
+    """Return the events by which a Run takes posted texts, in order, without those that any Run has `taken_ids`.
 
     A text that is removed while it waits is not taken at all.
     """
-    withdrawn = {text.drops for text in texts}
-    kept = {saying.id for saying in run.sayings}
-    found: list[StoredEvent] = []
+    withdrawn_ids = {text.drops for text in texts}
+    known_ids = {saying.id for saying in run.sayings}
+    events: list[StoredEvent] = []
     for posted in texts:
-        if posted.id in taken or posted.id in withdrawn:
+        if posted.id in taken_ids or posted.id in withdrawn_ids:
             continue
-        fields = stamp_for_next_step(run, stamp, len(found))
+        fields = stamp_for_next_step(run, stamp, len(events))
         if posted.text:
-            found.append(TellRun(**fields, posted=posted.id, text=posted.text, by=posted.by))
-        elif posted.drops in kept:
-            kept.discard(posted.drops)
-            found.append(DropText(**fields, posted=posted.id, dropped=posted.drops, by=posted.by))
-    return tuple(found)
+            events.append(TellRun(**fields, posted=posted.id, text=posted.text, by=posted.by))
+        elif posted.drops in known_ids:
+            known_ids.discard(posted.drops)
+            events.append(DropText(**fields, posted=posted.id, dropped=posted.drops, by=posted.by))
+    return tuple(events)

@@ -12,7 +12,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.errors import NotFound
 from perstack.next_steps import Inspect
 from perstack.posted_texts.mailboxes import Mailboxes
-from perstack.posted_texts.model import Delivery, PostedText, StandingText, check_posted, receiver, standing_texts
+from perstack.posted_texts.model import Delivery, PostedText, StandingText, check_posted, find_receiver, standing_texts
 from perstack.system.user import this_user
 
 
@@ -32,7 +32,7 @@ class PostedTexts:
         """
         check_posted(text)
         job = await self._reader.load(check_job_id(job_id))
-        run = receiver(job, None if run_id is None else check_id(run_id, "run"))
+        run = find_receiver(job, None if run_id is None else check_id(run_id, "run"))
         return await self._post(run, by, text=text)
 
     async def drop(self, job_id: str, text_id: str, *, by: By | None = None) -> Delivery:
@@ -41,9 +41,9 @@ class PostedTexts:
         Raises NotFound for another text, and UsageError for a Job that has ended.
         """
         job = await self._reader.load(check_job_id(job_id))
-        receiver(job, None)
-        for run in _receivers(job):
-            if any(text.id == text_id for text in standing_texts(run, await self._mailboxes.waiting(run))):
+        find_receiver(job, None)
+        for run in _possible_receivers(job):
+            if any(text.id == text_id for text in standing_texts(run, await self._mailboxes.list_waiting(run))):
                 return await self._post(run, by, drops=text_id)
         raise NotFound(f"Job {job_id} has no posted text {text_id}", next_steps=(Inspect("log", job_id),))
 
@@ -53,7 +53,7 @@ class PostedTexts:
         run = job.coordinator if run_id is None else job.runs.get(run_id)
         if run is None:
             raise NotFound(f"Job {job_id} has no Run {run_id}", next_steps=(Inspect("log", job_id),))
-        return standing_texts(run, await self._mailboxes.waiting(run))
+        return standing_texts(run, await self._mailboxes.list_waiting(run))
 
     async def _post(self, run: Run, by: By | None, *, text: str = "", drops: str = "") -> Delivery:
         await self._reader.storage.require_own(run.start.job_id)
@@ -69,7 +69,7 @@ class PostedTexts:
         return Delivery(id=posted.id, run_id=run.id, status=run.status, is_driven=is_driven)
 
 
-def _receivers(job: Job) -> list[Run]:
+def _possible_receivers(job: Job) -> list[Run]:
     """Return the Runs that may take a text, the Coordinator first."""
     others = [run for run in job.runs.values() if not run.is_coordinator and run.status != "completed"]
     return [job.coordinator, *others]

@@ -1,6 +1,6 @@
 """Check the arguments of calls from Python.
 
-Annotations are read as texts, so that the classes which they name are not imported for the check.
+Annotations are read as texts, so that the check does not import the classes that they name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def read_call(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> _T:
-    """Return what `reader` makes of the arguments. Raises UsageError naming method, argument and expected value."""
+    """Return the arguments as `reader` validates them. Raises UsageError naming method, argument and expected value."""
     try:
         return reader.validate_python(ArgsKwargs(args, dict(kwargs)))
     except ValidationError as error:
-        raise UsageError(f"{name}: {_in_words(error, parameters, args, kwargs)}") from error
+        raise UsageError(f"{name}: {_describe_validation_error(error, parameters, args, kwargs)}") from error
 
 
 def checked(method: _Method) -> _Method:
@@ -51,7 +51,7 @@ def checked(method: _Method) -> _Method:
     return cast("_Method", read)
 
 
-def _in_words(
+def _describe_validation_error(
     error: ValidationError, parameters: Sequence[str], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> str:
     values = {**dict(zip(parameters, args, strict=False)), **kwargs}
@@ -75,8 +75,8 @@ _TYPES_BY_ANNOTATION: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "Iterable": ("a list, even of one", (Iterable,)),
     "Callable": ("a function", (object,)),
     "OnEvent": ("a function", (object,)),
-    "Clock": ("a clock", (object,)),  # a protocol
-    "type": ("a class", (object,)),  # the function checks it
+    "Clock": ("a clock", (object,)),  # a protocol has no class to compare with
+    "type": ("a class", (object,)),  # the called function checks which class
     "None": ("None", (type(None),)),
 }
 
@@ -86,7 +86,7 @@ def checked_call(function: _Call) -> _Call:
     signature = cache(lambda: inspect.signature(function))
 
     def check(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        problem = _problem(signature(), args, kwargs)
+        problem = _find_problem(signature(), args, kwargs)
         if problem is not None:
             raise UsageError(f"{function.__qualname__.removesuffix('.__init__')}: {problem}")
 
@@ -116,25 +116,25 @@ def called_as(declaration: Callable[..., object]) -> Callable[[_Call], _Call]:
     return decorate
 
 
-def _problem(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
-    known = [name for name in signature.parameters if name not in ("self", "cls")]
+def _find_problem(signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+    parameter_names = [name for name in signature.parameters if name not in ("self", "cls")]
     for name in kwargs:
-        if name not in known:
-            return f"there is no argument `{name}`; {did_you_mean(name, known)}"
+        if name not in parameter_names:
+            return f"there is no argument `{name}`; {did_you_mean(name, parameter_names)}"
     try:
         values = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         return str(error)
-    for name in known:
+    for name in parameter_names:
         kinds = str(signature.parameters[name].annotation).split(" | ")
-        if name in values and not any(_is_of_kind(values[name], kind) for kind in kinds):
-            return f"`{name}` must be {' or '.join(_kind(kind) for kind in kinds if kind != 'None')}"
+        if name in values and not any(_is_instance_of(values[name], kind) for kind in kinds):
+            return f"`{name}` must be {' or '.join(_describe_kind(kind) for kind in kinds if kind != 'None')}"
         if "Path" in kinds and "\0" in str(values.get(name)):
             return f"`{name}` has a null character, which no path has"
     return None
 
 
-def _is_of_kind(value: object, kind: str) -> bool:
+def _is_instance_of(value: object, kind: str) -> bool:
     name = kind.partition("[")[0]
     if name not in _TYPES_BY_ANNOTATION:
         return any(base.__name__ == name for base in type(value).__mro__)
@@ -150,7 +150,7 @@ def _is_of_kind(value: object, kind: str) -> bool:
     return True
 
 
-def _kind(kind: str) -> str:
+def _describe_kind(kind: str) -> str:
     name = kind.partition("[")[0]
     if name not in _TYPES_BY_ANNOTATION:
         return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -46,6 +46,8 @@ class FunctionsOfExpert(Toolkit[None, None]):
 
 def take_functions(project: Project) -> tuple[Project, Sequence[FunctionsOfExpert]]:
     """Return the project without the functions of its Experts, and a plugin for each Expert that has any."""
-    giving = [expert for expert in project.experts.values() if expert.tools]
+    experts_with_functions = [expert for expert in project.experts.values() if expert.tools]
     experts = {key: expert.model_copy(update={"tools": ()}) for key, expert in project.experts.items()}
-    return project.model_copy(update={"experts": experts}), [FunctionsOfExpert(expert) for expert in giving]
+    return project.model_copy(update={"experts": experts}), [
+        FunctionsOfExpert(expert) for expert in experts_with_functions
+    ]

@@ -40,12 +40,12 @@ async def job_document(storage: Storage, job_summary: JobSummary) -> JsonObject:
     def observe(event: StoredEvent, run: Run) -> None:
         checkpoint_id = getattr(event, "checkpoint_id", None)
         if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
-            checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
+            checkpoints.append(_document_of(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
 
     loaded_job = await load_job(storage, job_summary.id, observe)
-    summary = _json(job_summary)
+    summary = _document_of(job_summary)
     runs = summary.pop("runs", [])
-    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded_job.runs.items()}
+    messages = {run_id: _document_of(checkpoint_of(run))["messages"] for run_id, run in loaded_job.runs.items()}
     return {
         "format": DOCUMENT_FORMAT,
         "job": summary,
@@ -65,7 +65,7 @@ async def foreign_files(storage: Storage, job_id: str, job_format: JobFormat) ->
     # fold first, so that an event that cannot follow is reported with its place
     await load_job(storage, job_id, observe)
     blobs: dict[str, bytes] = {}
-    for name in _blobs_of(logs.values()):
+    for name in _result_blobs(logs.values()):
         # a lost file is replaced by a text that names it
         with suppress(NotFound):
             blobs[name] = await storage.blob(job_id, name)
@@ -75,12 +75,12 @@ async def foreign_files(storage: Storage, job_id: str, job_format: JobFormat) ->
         raise StorageError(f"Job {job_id} cannot be written in the format {job_format.name}: {error}") from error
 
 
-def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+def _result_blobs(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     contents = (part for log in logs for event in log for part in event.media)
     return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
 
 
-def _json(record: Record) -> JsonObject:
+def _document_of(record: Record) -> JsonObject:
     document: JsonObject = json.loads(record.to_json())
     return document
 
@@ -104,14 +104,14 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         logs=logs,
         statuses={run_id: run.status for run_id, run in job.runs.items()},
         sent=message_counts,
-        tools=await _tools(storage, job_id, logs.values()),
-        blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
+        tools=await _load_tools(storage, job_id, logs.values()),
+        blobs=await _load_blobs(storage, job_id, blobs_in(logs.values())),
     )
     # searching a long Job for secrets would block the event loop
     return await asyncio.to_thread(recording_of, source, SecretMasker(known_secrets(env)), VERSION)
 
 
-async def _tools(
+async def _load_tools(
     storage: Storage, job_id: str, logs: Iterable[Iterable[StoredEvent]]
 ) -> dict[str, tuple[JsonObject, ...]]:
     """Return the tools by digest. Tools whose blob is lost are missing, and are played without a description."""
@@ -130,22 +130,22 @@ async def _tools(
     return tools_by_digest
 
 
-async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[str, bytes]:
+async def _load_blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[str, bytes]:
     blobs: dict[str, bytes] = {}
     size = 0
     for name in sorted(names):
         try:
             blobs[name] = await storage.blob(job_id, name)
         except NotFound as error:
-            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
-            raise Damaged(words, readable=0) from error
+            message = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is missing"
+            raise Damaged(message, readable=0) from error
         size += len(blobs[name])
         if size > MAX_BLOB_BYTES:
             break  # too large already: `recording_of` refuses it
     return blobs
 
 
-# The part of a Host.
+# Operations of a Host that export Jobs.
 
 
 class JobExports:

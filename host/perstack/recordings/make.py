@@ -83,7 +83,7 @@ def recording_of(source: RecordingSource, masker: SecretMasker, version: str) ->
     Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
     Job with a redacted event, or a Job that exceeds a recording's limits.
     """
-    _check(source, masker)
+    _check_recordable(source, masker)
     numbers = {run_id: number for number, run_id in enumerate(source.logs)}
     runs: list[RecordedRun] = []
     experts: dict[str, RecordedExpert] = {}
@@ -104,13 +104,16 @@ def recording_of(source: RecordingSource, masker: SecretMasker, version: str) ->
                 else CalledBy(run=numbers[delegation.run_id], call=delegation.tool_call_id),
                 model=full_name(start.provider, start.model),
                 status=source.statuses[run_id],
-                attached=tuple(_result_part(part, masker) for part in start.attachments),
+                attached=tuple(_record_result_part(part, masker) for part in start.attachments),
                 replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
-                told=tuple(_told_text(event, masker) for event in log if isinstance(event, events.TellRun)),
+                told=tuple(_record_told_text(event, masker) for event in log if isinstance(event, events.TellRun)),
             )
         )
-        earlier = experts.get(start.expert_key)
-        tools = {(tool.skill, tool.name): tool for tool in (*(() if earlier is None else earlier.tools), *reader.tools)}
+        earlier_expert = experts.get(start.expert_key)
+        tools = {
+            (tool.skill, tool.name): tool
+            for tool in (*(() if earlier_expert is None else earlier_expert.tools), *reader.tools)
+        }
         instruction = digest_of_instruction(start.expert.instruction)
         experts[start.expert_key] = RecordedExpert(instruction=instruction, tools=tuple(tools.values()))
     recording = Recording(
@@ -128,7 +131,8 @@ def recording_of(source: RecordingSource, masker: SecretMasker, version: str) ->
     return recording
 
 
-def _check(source: RecordingSource, masker: SecretMasker) -> None:
+def _check_recordable(source: RecordingSource, masker: SecretMasker) -> None:
+    """Raise UsageError for a redacted event, for too many bytes of files, and for a file with a secret."""
     for run_id, log in source.logs.items():
         redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
         if redacted is not None:
@@ -191,11 +195,11 @@ class _LogReader:
             case events.DecideChangedCall():
                 self._on_changed_call(event)
             case _:
-                pass  # the loop decides everything else again during playback
+                pass  # not recorded: the loop decides it again during playback
 
     def _on_decision(self, event: events.DecideApproval) -> None:
         if event.decision == "sandboxed":
-            return  # decided again during playback, where nothing runs
+            return  # not recorded: playback decides it again, and runs no program
         decision = "job" if event.decision == "project" else event.decision
         comment, rule = self._masker.text(event.text), self._masker.text(event.rule)
         self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=comment))
@@ -213,16 +217,16 @@ class _LogReader:
             kind="result" if is_result else "reply",
             messages=0 if start_generation is None else self._source.sent.get(start_generation.id, 0),
             model="" if self._model == self._first else self._model,
-            reply=tuple(self._part(part) for part in event.reply),
+            reply=tuple(self._record_part(part) for part in event.reply),
             finish_reason=event.finish_reason,
             usage=event.usage,
             context_window=event.context_window,
         )
-        recorded = _OpenReply(reply, {recorded_call.call: recorded_call for recorded_call in reply.calls})
-        self.replies[reply.step, reply.kind] = recorded
-        self._reply_by_call.update(dict.fromkeys(recorded.calls, recorded))
+        open_reply = _OpenReply(reply, {recorded_call.call: recorded_call for recorded_call in reply.calls})
+        self.replies[reply.step, reply.kind] = open_reply
+        self._reply_by_call.update(dict.fromkeys(open_reply.calls, open_reply))
 
-    def _part(self, part: messages.ReplyPart) -> ReplyPart:
+    def _record_part(self, part: messages.ReplyPart) -> ReplyPart:
         match part:
             case messages.TextPart():
                 return RecordedText(text=self._masker.text(part.text))
@@ -240,31 +244,31 @@ class _LogReader:
 
     def _on_call_tools(self, event: events.CallTools) -> None:
         for decided in event.calls:
-            self._update(decided.id, skill=decided.skill_name, kind=decided.kind)
+            self._update_call(decided.id, skill=decided.skill_name, kind=decided.kind)
             if (
                 decided.skill_name != BASE_SKILL
                 and decided.kind in ("tool", "refused")
                 and decided.tool_name in self._tools
             ):
                 self.tools.append(
-                    _tool(self._tools[decided.tool_name], decided.skill_name, decided.effect, self._masker)
+                    _record_tool(self._tools[decided.tool_name], decided.skill_name, decided.effect, self._masker)
                 )
 
     def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
-        recorded = self._reply_by_call.get(event.tool_call_id)
-        recorded_call = None if recorded is None else recorded.calls[event.tool_call_id]
+        open_reply = self._reply_by_call.get(event.tool_call_id)
+        recorded_call = None if open_reply is None else open_reply.calls[event.tool_call_id]
         if recorded_call is None:
             return
         if recorded_call.kind == "interactive":
             self._record_answer(event.tool_call_id, SaidText(text=self._masker.text(messages.text_of(event.contents))))
-        parts = tuple(_result_part(part, self._masker) for part in event.contents)
+        parts = tuple(_record_result_part(part, self._masker) for part in event.contents)
         result = parts if recorded_call.kind == "tool" else None
-        self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
+        self._update_call(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
 
     def _record_answer(self, call_id: str, said: Said) -> None:
-        recorded = self._reply_by_call.get(call_id)
-        if recorded is not None:
-            self._update(call_id, said=(*recorded.calls[call_id].said, said))
+        open_reply = self._reply_by_call.get(call_id)
+        if open_reply is not None:
+            self._update_call(call_id, said=(*open_reply.calls[call_id].said, said))
 
     def _on_question(self, event: events.CallInteractiveTool) -> None:
         if event.question is not None:
@@ -272,20 +276,20 @@ class _LogReader:
             self._record_answer(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
 
     def _on_answer(self, event: events.AnswerQuestion) -> None:
-        recorded = self._reply_by_call.get(event.tool_call_id)
-        said = () if recorded is None else recorded.calls[event.tool_call_id].said
-        if said and isinstance(said[-1], SaidForm):
+        open_reply = self._reply_by_call.get(event.tool_call_id)
+        answers = () if open_reply is None else open_reply.calls[event.tool_call_id].said
+        if answers and isinstance(answers[-1], SaidForm):
             content = self._masker.args(event.answer.content)
-            answer = said[-1].model_copy(update={"action": event.answer.action, "content": content})
-            self._update(event.tool_call_id, said=(*said[:-1], answer))
+            answer = answers[-1].model_copy(update={"action": event.answer.action, "content": content})
+            self._update_call(event.tool_call_id, said=(*answers[:-1], answer))
 
-    def _update(self, call_id: str, **changes: object) -> None:
-        recorded = self._reply_by_call.get(call_id)
-        if recorded is not None:
-            recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
+    def _update_call(self, call_id: str, **changes: object) -> None:
+        open_reply = self._reply_by_call.get(call_id)
+        if open_reply is not None:
+            open_reply.calls[call_id] = open_reply.calls[call_id].model_copy(update=changes)
 
     def _on_summary(self, event: events.CompactHistory) -> None:
-        # without a model there is an outline, which playback makes again if no text is recorded
+        # A summary without a model is an outline. Playback makes it again if no text is recorded.
         texts = (RecordedText(text=self._masker.text(summary_in(event.text))),) if event.model else ()
         model = "" if event.model in (self._first, "") else event.model
         usage = event.usage or NO_USAGE
@@ -294,11 +298,11 @@ class _LogReader:
         self.replies[step, "summary"] = _OpenReply(reply)
 
 
-def _told_text(event: events.TellRun, masker: SecretMasker) -> ToldText:
+def _record_told_text(event: events.TellRun, masker: SecretMasker) -> ToldText:
     return ToldText(step=event.step_number, text=masker.text(event.text))
 
 
-def _tool(tool: JsonObject, skill: str, effect: Effect, masker: SecretMasker) -> RecordedTool:
+def _record_tool(tool: JsonObject, skill: str, effect: Effect, masker: SecretMasker) -> RecordedTool:
     schema: JsonValue = tool.get("inputSchema")
     return RecordedTool(
         skill=skill,
@@ -309,7 +313,7 @@ def _tool(tool: JsonObject, skill: str, effect: Effect, masker: SecretMasker) ->
     )
 
 
-def _result_part(part: messages.ResultContent, masker: SecretMasker) -> RecordedText | RecordedFile:
+def _record_result_part(part: messages.ResultContent, masker: SecretMasker) -> RecordedText | RecordedFile:
     if isinstance(part, messages.BlobPart):
         return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
     return RecordedText(text=masker.text(part.text))

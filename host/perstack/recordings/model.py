@@ -57,11 +57,11 @@ def _join_lines(value: object) -> object:
     return "\n".join(texts) if len(texts) == len(lines) else lines
 
 
-def _lines(text: str) -> str | list[str]:
+def _split_lines(text: str) -> str | list[str]:
     return text.split("\n") if "\n" in text else text
 
 
-Text = Annotated[str, BeforeValidator(_join_lines), PlainSerializer(_lines)]
+Text = Annotated[str, BeforeValidator(_join_lines), PlainSerializer(_split_lines)]
 
 
 class Piece(BaseModel):
@@ -169,7 +169,7 @@ class RecordedCall(Piece):
     @property
     def shown(self) -> str:
         """The call in one line: `readTextFile(path=notes.txt)`."""
-        return shown_call(self.tool, self.args if self.raw is None else {"…": self.raw})
+        return format_call(self.tool, self.args if self.raw is None else {"…": self.raw})
 
 
 class RecordedUse(Piece):
@@ -273,38 +273,38 @@ class Recording(Piece):
         data: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return _indented_json(data).encode("utf-8", "replace") + b"\n"
 
-    def places(self) -> dict[RunPlace, RecordedRun]:
+    def runs_by_place(self) -> dict[RunPlace, RecordedRun]:
         """Return the Runs by their position in the Job's tree."""
         paths: list[tuple[str, ...]] = []
         numbers: dict[RunPlace, int] = {}
-        places: dict[RunPlace, RecordedRun] = {}
+        runs_by_place: dict[RunPlace, RecordedRun] = {}
         for recorded_run in self.runs:
             caller = recorded_run.called_by
             paths.append(() if caller is None else (*paths[caller.run], caller.call))
             place = RunPlace(recorded_run.expert, recorded_run.query, paths[-1])
             number = numbers[place] = numbers.get(place, -1) + 1
-            places[replace(place, number=number)] = recorded_run
-        return places
+            runs_by_place[replace(place, number=number)] = recorded_run
+        return runs_by_place
 
 
-def _indented_json(value: JsonValue, indent: str = "", before: int = 0) -> str:
-    """Return indented JSON. A value is on one line if it fits after the `before` characters that precede it."""
+def _indented_json(value: JsonValue, indent: str = "", preceding_chars: int = 0) -> str:
+    """Return indented JSON. A value is on one line if it fits there, after `preceding_chars` characters."""
     line = json.dumps(value, ensure_ascii=False)
-    is_short = before + len(indent) + len(line) <= _LINE_WIDTH
+    is_short = preceding_chars + len(indent) + len(line) <= _LINE_WIDTH
     if is_short or not value or not isinstance(value, dict | list):
         return line
-    deeper = f"{indent} "
+    deeper_indent = f"{indent} "
     if isinstance(value, list):
-        items = [_indented_json(item, deeper) for item in value]
+        items = [_indented_json(item, deeper_indent) for item in value]
     else:
         names = ((f"{json.dumps(name, ensure_ascii=False)}: ", item) for name, item in value.items())
-        items = [f"{name}{_indented_json(item, deeper, len(name))}" for name, item in names]
-    rows = ",\n".join(f"{deeper}{row}" for row in items)
+        items = [f"{name}{_indented_json(item, deeper_indent, len(name))}" for name, item in names]
+    rows = ",\n".join(f"{deeper_indent}{row}" for row in items)
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return f"{opening}\n{rows}\n{indent}{closing}"
 
 
-def shown_call(tool: str, args: JsonObject) -> str:
+def format_call(tool: str, args: JsonObject) -> str:
     """Return a call in one line, in the form of permission rules: `exec(command=ls, args=["-l"])`."""
     parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in args.items())
     line = " ".join(", ".join(parts).split())
@@ -319,28 +319,33 @@ def parse_recording(data: bytes, name: str) -> Recording:
     try:
         value = read_json(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: not a recording ({_line(str(error))}): {remedy}") from error
-    form = value.get("format") if isinstance(value, dict) else None
-    if form != FORMAT:
-        which = f"its `format` is {_line(json.dumps(form))[:60]}" if form is not None else "it has no `format`"
-        raise UsageError(f"{name}: not a recording that this version reads ({which}, not {FORMAT}): {remedy}")
+        raise UsageError(f"{name}: not a recording ({_one_line(str(error))}): {remedy}") from error
+    format_name = value.get("format") if isinstance(value, dict) else None
+    if format_name != FORMAT:
+        format_problem = (
+            f"its `format` is {_one_line(json.dumps(format_name))[:60]}"
+            if format_name is not None
+            else "it has no `format`"
+        )
+        raise UsageError(f"{name}: not a recording that this version reads ({format_problem}, not {FORMAT}): {remedy}")
     try:
         recording = Recording.model_validate(value)
     except (ValidationError, RecursionError) as error:
-        raise UsageError(f"{name}: {_problem(error)}: correct that place, or {remedy}") from error
-    problem = _disagreement(recording)
+        raise UsageError(f"{name}: {_describe_error(error)}: correct that place, or {remedy}") from error
+    problem = _find_contradiction(recording)
     if problem is not None:
         raise UsageError(f"{name}: {problem}: correct that place, or {remedy}")
     return recording
 
 
-def _problem(error: ValidationError | RecursionError) -> str:
+def _describe_error(error: ValidationError | RecursionError) -> str:
     if not isinstance(error, ValidationError):
         return "it is nested too deeply"
-    return ": ".join(_line(part)[:200] for part in first_problem(error))
+    return ": ".join(_one_line(part)[:200] for part in first_problem(error))
 
 
-def _disagreement(recording: Recording) -> str | None:
+def _find_contradiction(recording: Recording) -> str | None:
+    """Return the first reference to a later Run, or to a missing or wrong blob, with its place; None without one."""
     depths: list[int] = []
     for number, recorded_run in enumerate(recording.runs):
         called_by = recorded_run.called_by
@@ -358,16 +363,16 @@ def _disagreement(recording: Recording) -> str | None:
     }
     missing = sorted(required_blobs - recording.blobs.keys())
     if missing:
-        return f"blobs: {_line(missing[0])[:70]}, which a result names, is missing"
+        return f"blobs: {_one_line(missing[0])[:70]}, which a result names, is missing"
     for name, text in recording.blobs.items():
         try:
             matches_name = sha256(b64decode(text, validate=True)).hexdigest() == name
         except (NotBase64, ValueError):
             matches_name = False
         if not matches_name:
-            return f"blobs.{_line(name)[:70]}: not the bytes of that sha256 in base64"
+            return f"blobs.{_one_line(name)[:70]}: not the bytes of that sha256 in base64"
     return None
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())

@@ -126,12 +126,12 @@ class Player:
 
     @cached_property
     def _runs(self) -> dict[RunPlace, _IndexedRun]:
-        return {place: _IndexedRun(recorded_run) for place, recorded_run in self.recording.places().items()}
+        return {place: _IndexedRun(recorded_run) for place, recorded_run in self.recording.runs_by_place().items()}
 
     # Generations.
 
     def reply(self, place: RunPlace, purpose: Purpose, step: int, messages: Sequence[Message]) -> model.RecordedReply:
-        """Return the reply. Raises ProviderError without one, or if it was recorded for fewer or more messages."""
+        """Return the recorded reply. Raises ProviderError without one, or if the number of messages differs."""
         if purpose == "sample":
             raise not_recorded(
                 f"a tool of {place.expert_key} asks the model for a generation in step {step}, which {self.name} does"
@@ -155,8 +155,8 @@ class Player:
             )
         return reply
 
-    def ends_with(self, place: RunPlace, step: int) -> bool:
-        """Return whether a Run has no reply after this step: then a reply that was cut off was not continued."""
+    def is_last_step(self, place: RunPlace, step: int) -> bool:
+        """Return whether a Run has no reply after this step, so that a reply which was cut off was not continued."""
         part = self._find_run(place)
         return part is None or not any(other > step for other, _ in part.replies)
 
@@ -165,12 +165,12 @@ class Player:
         if exact is not None:
             return exact
         candidates = ((other, part) for other, part in self._runs.items() if replace(other, query=place.query) == place)
-        return next((part for other, part in candidates if _is_hidden(other.query, place.query)), None)
+        return next((part for other, part in candidates if _matches_masked(other.query, place.query)), None)
 
     def _run_at(self, place: RunPlace) -> _IndexedRun:
         part = self._find_run(place)
         if part is None:
-            raise not_recorded(self._no_run(place))
+            raise not_recorded(self._missing_run_message(place))
         recorded_expert = self.recording.experts.get(place.expert_key)
         is_same = (
             recorded_expert is None
@@ -184,9 +184,9 @@ class Player:
             )
         return part
 
-    def _no_run(self, place: RunPlace) -> str:
+    def _missing_run_message(self, place: RunPlace) -> str:
         same_expert = [other for other in self._runs if other.expert_key == place.expert_key]
-        description = f"a Run of {place.expert_key} with the query «{_short(place.query)}»"
+        description = f"a Run of {place.expert_key} with the query «{_shorten(place.query)}»"
         if place.calls:
             description += f", for the call {place.calls[-1]}"
         if not same_expert:
@@ -194,7 +194,7 @@ class Player:
             return f"{self.name} has no Run of {place.expert_key}; it has: {names}"
         if any((other.query, other.calls) == (place.query, place.calls) for other in same_expert):
             return f"{self.name} does not have {description} once more"
-        queries = _list_names(f"«{_short(other.query)}»" for other in same_expert)
+        queries = _list_names(f"«{_shorten(other.query)}»" for other in same_expert)
         return f"{self.name} does not have {description}; it has: {queries}"
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
@@ -206,10 +206,10 @@ class Player:
                 continue
             step_name = self._step_name(place, step)
             if result.is_error:
-                difference = f"failed now («{_short(text_of(result.contents))}») and did not"
+                difference = f"failed now («{_shorten(text_of(result.contents))}») and did not"
             else:
                 difference = (
-                    f"did not fail now, but did («{_short(_text(recorded_call))}»)"
+                    f"did not fail now, but did («{_shorten(_result_text(recorded_call))}»)"
                     if recorded_call.result
                     else "did not fail now, but did"
                 )
@@ -223,7 +223,7 @@ class Player:
     def result(self, asked_call: AskedCall) -> model.RecordedCall:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
         recorded_call = self._run_at(asked_call.place).calls.get((asked_call.step, asked_call.call_id))
-        shown = model.shown_call(asked_call.tool, asked_call.args)
+        shown = model.format_call(asked_call.tool, asked_call.args)
         is_recorded = recorded_call is not None and (recorded_call.tool, recorded_call.args) == (
             asked_call.tool,
             asked_call.args,
@@ -250,7 +250,7 @@ class Player:
         names = [tool.name for tool in tools] or ["*"]
         if any(self.tools.is_live(skill, name) for name in names):
             return None
-        return tuple(map(_spec, tools))
+        return tuple(map(_to_spec, tools))
 
     # People.
 
@@ -275,10 +275,12 @@ class Player:
 
 
 def message_of(reply: model.RecordedReply) -> ExpertMessage:
-    return ExpertMessage(contents=tuple(map(_part, reply.reply)))
+    return ExpertMessage(contents=tuple(map(_to_reply_part, reply.reply)))
 
 
-def _part(part: model.RecordedText | model.RecordedThinking | model.RecordedCall | model.RecordedUse) -> ReplyPart:
+def _to_reply_part(
+    part: model.RecordedText | model.RecordedThinking | model.RecordedCall | model.RecordedUse,
+) -> ReplyPart:
     match part:
         case model.RecordedText():
             return TextPart(text=part.text)
@@ -292,7 +294,7 @@ def _part(part: model.RecordedText | model.RecordedThinking | model.RecordedCall
             assert_never(part)
 
 
-def _spec(tool: model.RecordedTool) -> ToolSpec:
+def _to_spec(tool: model.RecordedTool) -> ToolSpec:
     return ToolSpec(
         name=tool.name,
         description=tool.description,
@@ -302,7 +304,7 @@ def _spec(tool: model.RecordedTool) -> ToolSpec:
     )
 
 
-def _is_hidden(recorded: str, query: str) -> bool:
+def _matches_masked(recorded: str, query: str) -> bool:
     """Return whether a query equals a recorded one in which secrets were masked."""
     first, *rest = recorded.split(REDACTED)
     if not rest or not query.startswith(first):
@@ -316,7 +318,7 @@ def _is_hidden(recorded: str, query: str) -> bool:
     return len(query) - position >= len(rest[-1]) and query.endswith(rest[-1])
 
 
-def _text(recorded_call: model.RecordedCall) -> str:
+def _result_text(recorded_call: model.RecordedCall) -> str:
     return " ".join(part.text for part in recorded_call.result or () if isinstance(part, model.RecordedText))
 
 
@@ -325,6 +327,6 @@ def _list_names(names: Iterable[str]) -> str:
     return ", ".join(unique[:5]) + (f" and {len(unique) - 5} more" if len(unique) > 5 else "")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_TEXT_CHARS else f"{line[:_MAX_TEXT_CHARS]} …"

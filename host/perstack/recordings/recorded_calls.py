@@ -58,7 +58,7 @@ from perstack.errors import NotFound, StorageError
 from perstack.ports.provider import ProviderTool
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
-from perstack.recordings.past_calls import PastCall, PastRun, past_run
+from perstack.recordings.past_calls import PastCall, PastRun, read_past_run
 from perstack.version import VERSION
 
 # Tools of an Expert, as far as they are known without opening a skill.
@@ -106,14 +106,16 @@ def names_and_subjects(
         (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in builtin_specs
     }
     for skill, specs in known_tools(factories, expert).items():
-        names.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
+        names.update(_names_and_subjects_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
     for declared_skill in (*expert.skills, *(() if todays_expert is None else todays_expert.skills)):
         if isinstance(declared_skill, McpStdioSkill | McpSseSkill):
-            names.update(_names_of_tools(declared_skill.name, ((tool.name, tool) for tool in declared_skill.tools)))
+            names.update(
+                _names_and_subjects_of_tools(declared_skill.name, ((tool.name, tool) for tool in declared_skill.tools))
+            )
     return names
 
 
-def _names_of_tools(
+def _names_and_subjects_of_tools(
     skill: str, tools: Iterable[tuple[str, Subject | None]]
 ) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
     for name, subject in tools:
@@ -194,14 +196,14 @@ class DecisionReplay:
             part = parts.get(decided.id)
             if part is None:
                 continue
-            recorded = self._recorded(run, decided, part, approvals, schemas)
+            recorded = self._to_logged_call(run, decided, part, approvals, schemas)
             self.ruled += are_ruled and part.raw_args is None and recorded.readings is not None
-            problem = self._problem_of(recorded)
+            problem = self._find_problem(recorded)
             if problem is not None:
                 return problem
         return None
 
-    def _recorded(
+    def _to_logged_call(
         self,
         run: Run,
         decided: DecidedCall,
@@ -226,13 +228,13 @@ class DecisionReplay:
             is_resumed=self._is_resumed,
         )
 
-    def _problem_of(self, recorded: LoggedCall) -> str | None:
+    def _find_problem(self, recorded: LoggedCall) -> str | None:
         difference, decided = decision_difference(recorded), recorded.decided
         if difference is None:
             return None
         if difference.doubt:
             self._add_unchecked(difference.doubt)
-        elif recorded.run.start.mask_secrets and _has_placeholder(recorded.part):
+        elif recorded.run.start.mask_secrets and _has_masked_secret(recorded.part):
             self._add_unchecked(_DEPENDS_ON_SECRETS)
         elif decided.approved_by and not self._approvals.is_whole:
             self._add_unchecked(_NO_APPROVAL)
@@ -274,7 +276,7 @@ class DecisionReplay:
         return [
             replace(reading, resolve=resolve)
             for reading in readings
-            # logs from before paths were recorded: try the path as written and as it resolves now
+            # Older logs have no resolved paths: try each path as written, and as it resolves now.
             for resolve in ((PathResolver(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
         ]
 
@@ -314,7 +316,7 @@ class OfferedSchemas:
         try:
             return schemas_in(await self._storage.blob(self._job_id, name))
         except (NotFound, StorageError, ValueError):
-            return None  # the check of the blobs reports it
+            return None  # `verify` reports the blob
 
 
 class JobApprovals:
@@ -337,28 +339,28 @@ class JobApprovals:
         return self._cached
 
 
-def _has_placeholder(part: ToolCallPart) -> bool:
+def _has_masked_secret(part: ToolCallPart) -> bool:
     from perstack.engine.plugins.secret_vault import has_placeholder  # few Runs mask secrets
 
     return has_placeholder((part,))
 
 
 def _approvals_in(lines: Iterable[bytes]) -> Iterator[StandingApproval]:
-    places: dict[str, tuple[str, ...]] = {}
+    paths_by_call: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
+        event = _parse_event(line) if line.startswith(_APPROVAL_EVENTS) else None
         if isinstance(event, RequestApproval):
-            places[event.tool_call_id] = event.leads_to
+            paths_by_call[event.tool_call_id] = event.leads_to
         elif isinstance(event, DecideApproval) and event.decision in STANDING_DECISIONS:
-            leads_to = places.get(event.tool_call_id, ())
+            leads_to = paths_by_call.get(event.tool_call_id, ())
             yield StandingApproval(id=event.id, call_digest=event.call_digest, leads_to=leads_to, rule=event.rule)
 
 
 def _is_redacted(line: bytes) -> bool:
-    return line.startswith(_APPROVAL_EVENTS) and _event(line) is None
+    return line.startswith(_APPROVAL_EVENTS) and _parse_event(line) is None
 
 
-def _event(line: bytes) -> StoredEvent | None:
+def _parse_event(line: bytes) -> StoredEvent | None:
     try:
         payload = open_line(line).payload
         return None if read_remains(payload) is not None else parse_event(payload)
@@ -368,7 +370,7 @@ def _event(line: bytes) -> StoredEvent | None:
 
 # Recorded calls as permission rules see them.
 
-_Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
+ToolsByName = Mapping[tuple[str, str], tuple[str, Subject | None]]
 """Map from skill and the name that the model sees to the tool's own name and the meaning of its arguments."""
 
 
@@ -387,12 +389,12 @@ class RecordedCalls:
         self._factories = factories
         self._resolve: Resolve = path_resolver(workspace, remembers=True)
         self._root = str(workspace)
-        self._tools: dict[str, _Tools] = {}
+        self._tools: dict[str, ToolsByName] = {}
 
     def of(self, past_run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
         """Return a function that converts a call of the Run, with its arguments, to what rules see."""
-        tools = self._tools_of(key_of(past_run), past_run.expert)
-        own_skills = host_skills(_expert(past_run.expert))
+        tools = self._tools_for(expert_key_of(past_run), past_run.expert)
+        own_skills = host_skills(_parse_expert(past_run.expert))
 
         def policy_call(past_call: PastCall, args: JsonObject) -> PolicyCall:
             own_name, subject = tools.get((past_call.skill, past_call.tool), (past_call.target or past_call.tool, None))
@@ -413,10 +415,12 @@ class RecordedCalls:
 
         return policy_call
 
-    def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
+    def _tools_for(self, key: str, definition: JsonObject) -> ToolsByName:
         cache_key = json.dumps([key, definition.get("skills")])
         if cache_key not in self._tools:
-            self._tools[cache_key] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
+            self._tools[cache_key] = names_and_subjects(
+                self._factories, _parse_expert(definition), self._project.expert(key)
+            )
         return self._tools[cache_key]
 
 
@@ -428,7 +432,7 @@ def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], wor
         if log.damage is not None:
             raise log.damage
         try:
-            logged_run = past_run(log.run_id, log.lines, get_args(ToolKind))
+            logged_run = read_past_run(log.run_id, log.lines, get_args(ToolKind))
         except ValueError as error:
             raise StorageError(f"Run {log.run_id}: {error}") from error
         to_policy_call = calls.of(logged_run)
@@ -438,13 +442,13 @@ def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], wor
     return tuple(policy_calls)
 
 
-def key_of(past_run: PastRun) -> str:
+def expert_key_of(past_run: PastRun) -> str:
     """Return the key of a recorded Run's Expert; empty if the log has none."""
     key = past_run.expert.get("key")
     return key if isinstance(key, str) else ""
 
 
-def _expert(definition: JsonObject) -> Expert:
+def _parse_expert(definition: JsonObject) -> Expert:
     with suppress(ValidationError):
         return Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
     return Expert(key="a", instruction="")

@@ -98,18 +98,18 @@ def next_step(
     if schedule_state.current.job_id not in context.jobs:
         return NeedJob(schedule_state.current.job_id)
     summary = context.jobs[schedule_state.current.job_id]
-    todo = _todo(schedule_state.current, summary, now, by_workers=not context.resumes)
-    if todo == "finish":
+    action = _decide_action(schedule_state.current, summary, now, by_workers=not context.resumes)
+    if action == "finish":
         return settle_occurrence(schedule_state, schedule, times, summary, now)
-    if todo == "pass":  # its Job waits for a person or a worker, perhaps for days: the next occurrence does not
+    if action == "pass":  # its Job waits for a person or a worker, perhaps for days: that delays no next occurrence
         return _start_occurrence(schedule_state, times, due, now) or _confirm_job(
             schedule_state, schedule_state.current, now
         )
     if due is not None:
         return _skip_or_queue(schedule_state, schedule, schedule_state.current, due, now)
-    if todo == "start":
+    if action == "start":
         return BeginJob(schedule_state.current)
-    if todo == "continue":
+    if action == "continue":
         return ContinueJob(schedule_state.current)
     return None if summary is None else _confirm_job(schedule_state, schedule_state.current, now)
 
@@ -122,7 +122,7 @@ def settle_occurrence(
     With `overlap = "skip"`, an occurrence that became due while the Job was running is skipped.
     """
     current = schedule_state.current
-    if current is None or _todo(current, summary, now) != "finish":
+    if current is None or _decide_action(current, summary, now) != "finish":
         return None
     outcome: Outcome = "deleted" if summary is None else summary.status
     name, line = schedule_state.name, schedule_state.lines.get(schedule.line)
@@ -141,14 +141,14 @@ def latest_time(times: Times, after: int, until: int) -> int | None:
     latest = times.next_after(after)
     if latest is None or latest > until:
         return None
-    beyond = until
-    while beyond - latest >= MINUTE_MS:  # invariant: none is in (`beyond`, `until`]
-        middle = (latest + beyond) // 2
-        later = times.next_after(middle)
-        if later is not None and later <= until:
-            latest = later
+    upper = until
+    while upper - latest >= MINUTE_MS:  # invariant: none is in (`upper`, `until`]
+        middle = (latest + upper) // 2
+        next_later = times.next_after(middle)
+        if next_later is not None and next_later <= until:
+            latest = next_later
         else:
-            beyond = middle
+            upper = middle
     return latest
 
 
@@ -179,8 +179,8 @@ def _confirm_job(schedule_state: ScheduleState, current: Occurrence, now: int) -
     return AppendEvents((BeginOccurrence(schedule=schedule_state.name, timestamp=now, job_id=current.job_id),))
 
 
-def _todo(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
-    # Absolute, because a clock may have jumped back. A start too early is harmless: one id can begin only one Job.
+def _decide_action(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
+    # The absolute value, because a clock may have jumped back. A start too early is harmless: an id begins one Job only.
     missing_ms = abs(now - current.decided_at)
     state = job_state(summary, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
     return DUE[state]["schedule"]

@@ -26,7 +26,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
-from perstack.iterations.commands import ask_command
+from perstack.iterations.commands import poll_command
 from perstack.iterations.evolve import SeriesSummary
 from perstack.iterations.programs import command_sandbox
 from perstack.ports.environment import inherit_variables
@@ -142,21 +142,21 @@ class Scheduler:
                     if item not in self._busy:
                         self._busy.add(item)
                         group.create_task(process_item(item))
-                if self._now() - last_cleanup >= _RETENTION_INTERVAL_MS:
-                    last_cleanup = self._now()
+                if self._now_ms() - last_cleanup >= _RETENTION_INTERVAL_MS:
+                    last_cleanup = self._now_ms()
                     async for removed in self._delete_expired():
                         on_woken(removed)
                 await self._wait_for_next(interval / 1000)
 
     def wake(self) -> None:
-        """Make the next pass of `watch` start early, because something has happened."""
+        """Make the next pass of `watch` start early."""
         self._wake_requested.set()
 
-    async def _wait_for_next(self, seconds: float) -> None:
-        minimum = min(seconds, _MIN_PASS_INTERVAL_S)
-        await asyncio.sleep(minimum)
+    async def _wait_for_next(self, interval_s: float) -> None:
+        minimum_s = min(interval_s, _MIN_PASS_INTERVAL_S)
+        await asyncio.sleep(minimum_s)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds - minimum):
+            async with asyncio.timeout(interval_s - minimum_s):
                 await self._wake_requested.wait()
 
     async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
@@ -170,7 +170,7 @@ class Scheduler:
 
     async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
-        now = self._now()
+        now = self._now_ms()
         due = [DueItem(schedule.name, "schedule") for schedule in self._source.setup.project.schedules]
         rows, row_errors = await _list_or_error("tasks", self._memory.log.rows())
         due += [*row_errors, *map(_due_task, possibly_due(rows, now))]
@@ -181,7 +181,7 @@ class Scheduler:
             for series_summary in paused
         ]
         if row_errors or series_errors or not with_jobs:
-            return due  # owners of the Jobs are unknown, or other processes handle them
+            return due  # it is unknown which Jobs belong to tasks, or other processes handle them
         task_jobs = {row.get("jobId") for row in rows}
         series_prefixes = tuple(f"{series_summary.id}-" for series_summary in paused)
         jobs, job_errors = await _list_or_error("Jobs", self._due_jobs(now))
@@ -199,7 +199,11 @@ class Scheduler:
     async def _due_iterations(self, now: int) -> list[SeriesSummary]:
         due: list[SeriesSummary] = []
         async for page in pages(lambda after: self._iterations.list(limit=_ITEMS_PER_PAGE, after=after)):
-            due += [s for s in page.series if s.damaged or (s.status == "paused" and is_over(s, now))]
+            due += [
+                series_summary
+                for series_summary in page.series
+                if series_summary.damaged or (series_summary.status == "paused" and is_over(series_summary, now))
+            ]
             if are_old(page.series, now):
                 break
         return due
@@ -213,19 +217,19 @@ class Scheduler:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return await self._failure_of(item, "its Job was cancelled")
+            return await self._failure_result(item, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return await self._failure_of(item, error_line(error))
+            return await self._failure_result(item, error_line(error))
 
-    async def _failure_of(self, item: DueItem, error: str) -> DueWorkResult:
+    async def _failure_result(self, item: DueItem, error: str) -> DueWorkResult:
         match item.kind:
             case "task":
                 return DueWorkResult(did="failed", task_id=item.id, error=error)
             case "job":
-                summary = await _or_none(job_if_any(self._jobs, item.id))
+                summary = await _none_on_error(job_if_any(self._jobs, item.id))
                 return DueWorkResult(did="failed", job_id=item.id, summary=summary, error=error)
             case "iterations":
-                series = await _or_none(self._iterations.get(item.id))
+                series = await _none_on_error(self._iterations.get(item.id))
                 return DueWorkResult(did="failed", series_id=item.id, series=series, error=error)
             case "schedule":
                 return DueWorkResult(did="failed", schedule=item.id, error=error)
@@ -235,8 +239,8 @@ class Scheduler:
 
     async def _process(self, item: DueItem) -> DueWorkResult | None:
         if item.problem is not None:
-            return await self._failure_of(item, item.problem)
-        if item.kind != "list":  # before a task's command runs
+            return await self._failure_result(item, item.problem)
+        if item.kind != "list":  # checked here, because a task's command runs before anything is written
             await space_of(self._source.setup.storage, item.kind).require_own(item.id)
         match item.kind:
             case "task":
@@ -261,12 +265,12 @@ class Scheduler:
         resume: Callable[[str], Awaitable[_PausedT | None]],
     ) -> _PausedT | None:
         """Resume a Job or a series whose rate limit is over; None if another process was faster."""
-        if not is_over(await get_state(paused_id), self._now()):
+        if not is_over(await get_state(paused_id), self._now_ms()):
             return None
         try:
             return await resume(paused_id)
         except UsageError:
-            if is_over(await get_state(paused_id), self._now()):
+            if is_over(await get_state(paused_id), self._now_ms()):
                 raise
             return None
 
@@ -274,7 +278,7 @@ class Scheduler:
         """Process a task: take its next steps until nothing is due, and load what the decisions need."""
         task = await self._memory.get(task_id)
         context = TaskContext(task.agent_id in self._source.setup.project.experts)
-        while (step := next_step(task, context, self._now())) is not None:
+        while (step := next_step(task, context, self._now_ms())) is not None:
             match step:
                 case AskCommand():
                     context = replace(context, poll=await self._run_wake_command(task.agent_id, step.command))
@@ -283,12 +287,12 @@ class Scheduler:
                 case ContinueTask():
                     return await self._run_job(task, step.job_id, context)
                 case AppendTaskEvents():
-                    return await self._apply(task, step, context)
+                    return await self._append(task, step, context)
                 case _:
                     assert_never(step)
         return None
 
-    def _now(self) -> int:
+    def _now_ms(self) -> int:
         return self._source.setup.clock.now()
 
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
@@ -296,9 +300,9 @@ class Scheduler:
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert_key) as sandbox:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
-            return await ask_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
+            return await poll_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
 
-    async def _apply(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
+    async def _append(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
@@ -306,8 +310,8 @@ class Scheduler:
         events, job_id = step.events, None
         if step.needs_job(task, context):
             await self._launcher.check(task.agent_id)
-            now = self._now()
-            # a whole ULID: short ids of one moment may collide, and the Job is created only after this append
+            now = self._now_ms()
+            # A whole ULID: short ids of one moment may collide, and the Job is created only after this append.
             job_id = step.job_id or new_ulid(now).lower()
             events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
@@ -322,9 +326,9 @@ class Scheduler:
             labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
             summary = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
         task = await self._memory.get(task.task_id)
-        step = settle_task(task, summary, self._now())
+        step = settle_task(task, summary, self._now_ms())
         if step is not None:
-            return await self._apply(task, step, context)
+            return await self._append(task, step, context)
         did: Literal["worked", "queued"] = "queued" if summary.status == "queued" else "worked"
         return DueWorkResult(task_id=task.task_id, did=did, task=task, question=summary.asks)
 
@@ -333,14 +337,14 @@ def _due_task(row: Row) -> DueItem:
     return DueItem(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
 
 
-async def _list_or_error(kind: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
+async def _list_or_error(kind: str, load_rows: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
     try:
-        return await listing, []
+        return await load_rows, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
         return [], [DueItem(kind, "list", error_line(error))]
 
 
-async def _or_none(work: Awaitable[_T]) -> _T | None:
+async def _none_on_error(work: Awaitable[_T]) -> _T | None:
     try:
         return await work
     except Exception:  # noqa: BLE001 - the earlier error is the one to report

@@ -1,4 +1,11 @@
-"""Schedules: start their occurrences, each once: the event is appended at the version on which it was decided."""
+"""Schedules: start their occurrences, each exactly once.
+
+`decide.next_step` decides from the state, the calendar and the observed Job; `Schedules.process_due` carries out the
+step. The event is appended at the version on which it was decided, before the Job is started under the id that the
+event names: of several processes one wins, and a Job whose process died before it began is started again by that id.
+`JobLauncher` drives a Job here or queues it for workers. A new event needs a model and a transition in `schedule`, and
+a case in `_changes` there.
+"""
 
 from __future__ import annotations
 
@@ -115,10 +122,10 @@ class JobLauncher:
         return series if await context.dispatching.submit(order, context.storage, once=True) else None
 
 
-# Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
+# The store of schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
 
 
-def _jobs(schedule_state: ScheduleState) -> Sequence[str]:
+def _no_jobs(schedule_state: ScheduleState) -> Sequence[str]:
     """Return nothing: Jobs of a schedule are deleted like others, and the current one may not have begun."""
     return ()
 
@@ -126,15 +133,15 @@ def _jobs(schedule_state: ScheduleState) -> Sequence[str]:
 SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
     kind="schedule",
     title="schedule ",
-    missing="nothing has happened to a schedule {of} yet in {location}",
-    listed=Inspect("schedules"),
+    missing_text="nothing has happened to a schedule {of} yet in {location}",
+    list_step=Inspect("schedules"),
     check=check_schedule_name,
     parse=parse_schedule_event,
     owner=lambda event: event.schedule,
-    after=evolve_schedule,
+    apply=evolve_schedule,
     summary=lambda state: state,
-    damaged=damaged_schedule,
-    jobs=_jobs,
+    damaged_summary=damaged_schedule,
+    jobs=_no_jobs,
     store=IndexEntries(frozenset(("name", "version", "lines", "updatedAt"))),
 )
 
@@ -150,7 +157,7 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
     async def load_state(self, name: str) -> Loaded[ScheduleState] | None:
         """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
         stored = await SCHEDULES.store.read(self._space, name)
-        return await self._since(name, stored) or (await self.read_intact(name)).or_raise().loaded
+        return await self._load_from_entry(name, stored) or (await self.read_intact(name)).or_raise().loaded
 
     async def add(
         self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
@@ -171,13 +178,13 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
             await self._audit.send_after_stop(Owner("schedule", owner_id), appended.head)
         return appended
 
-    async def _since(self, name: str, stored: StoredSummary) -> Loaded[ScheduleState] | None:
+    async def _load_from_entry(self, name: str, stored: StoredSummary) -> Loaded[ScheduleState] | None:
         """Fold the log from the index entry on; None if there is no entry, or it does not belong to this log."""
         head = stored.head
         if head is None or stored.text is None:
             return None
         loaded: Loaded[ScheduleState] | None = None
-        # the fold of the whole log reports the error
+        # An error is reported by the fold of the whole log, which follows.
         with suppress(ValidationError, ValueError, LookupError, StorageError):
             state = ScheduleState.model_validate_json(stored.text)
             async with aclosing(self._log.events(log_of(name), after=head.seq - 1)) as lines:
@@ -277,7 +284,7 @@ class Schedules:
         calendar = calendar_of(schedule)
         loaded, context = await self._log.load_state(name), ScheduleContext(resumes=self._launcher.resumes)
         result: DueWorkResult | None = None
-        while (step := next_step(_state(loaded), schedule, calendar, context, self._now())) is not None:
+        while (step := next_step(_state(loaded), schedule, calendar, context, self._now_ms())) is not None:
             match step:
                 case NeedJob():
                     context = replace(context, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
@@ -307,7 +314,7 @@ class Schedules:
         try:
             calendar = calendar_of(schedule)
             loaded = await self._log.load_state(schedule.name)
-            now = self._now()
+            now = self._now_ms()
             if loaded is None:
                 return ScheduleStatus(schedule, calendar.next_after(now))
             state = loaded.state
@@ -318,7 +325,7 @@ class Schedules:
             return ScheduleStatus(schedule, error=error_line(error))
         return ScheduleStatus(schedule, next_time, last, summary, state.waiting, state.skipped)
 
-    def _now(self) -> int:
+    def _now_ms(self) -> int:
         return self._source.setup.clock.now()
 
     async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> DueWorkResult | None:
@@ -340,7 +347,7 @@ class Schedules:
         loaded = await self._log.load_state(schedule.name)
         current = None if loaded is None else loaded.state.current
         if loaded is not None and current is not None and current.job_id == occurrence.job_id:
-            step = settle_occurrence(loaded.state, schedule, calendar, summary, self._now())
+            step = settle_occurrence(loaded.state, schedule, calendar, summary, self._now_ms())
             if step is not None:
                 with suppress(Conflict):  # another process does so in its next pass
                     await self._log.add(schedule.name, loaded, step.events)

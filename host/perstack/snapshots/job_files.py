@@ -219,8 +219,8 @@ class JobFiles:
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
         for run_id in await DelegateLeases(self._reader.storage).driven_delegates():
             if await self._works_in_workspace(job_of_run(run_id)):
-                words = f"{run_id}, a delegate, is driven in {self._workspace}"
-                raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
+                problem = f"{run_id}, a delegate, is driven in {self._workspace}"
+                raise Conflict(f"{problem}: cancel Job {job_of_run(run_id)}, or wait for its end")
 
     async def _works_in_workspace(self, job_id: str) -> bool:
         try:

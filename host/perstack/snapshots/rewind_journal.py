@@ -152,9 +152,9 @@ class JournalFile:
         except FileTooLarge:
             raise StorageError(f"{self.path}: no rewind writes a journal this large; remove it") from None
         except (OSError, ValidationError) as error:
-            words = "is not the journal of a rewind" if isinstance(error, ValidationError) else error.strerror
+            reason = "is not the journal of a rewind" if isinstance(error, ValidationError) else error.strerror
             raise StorageError(
-                f"{self.path}: {words}: a rewind may have been cut short; check the files, and remove this"
+                f"{self.path}: {reason}: a rewind may have been cut short; check the files, and remove this"
             ) from error
         if journal.workspace != str(self.workspace):
             raise StorageError(f"{self.path}: it is the journal of a rewind of {journal.workspace}; remove it")

@@ -122,8 +122,8 @@ async def lease_without_rewind(
                     is_held = True
                     yield
                     return
-            words = f"{workspace}: its files are being rewound by another process; wait for its end"
-            raise RewindInProgress(words)
+            message = f"{workspace}: its files are being rewound by another process; wait for its end"
+            raise RewindInProgress(message)
         except RewindInProgress:
             if is_held or time.monotonic() > deadline:
                 raise

@@ -102,8 +102,8 @@ def read_file(name: bytes, folder: int, max_bytes: int) -> Content | UnreadFile:
 def check_system(error: OSError) -> None:
     """Raise StorageError if the system lacks resources: a later attempt may read the file."""
     if error.errno in _RESOURCE_ERRORS:
-        words = (error.strerror or str(error)).lower()
-        raise StorageError(f"the workspace cannot be recorded now: {words}; resume the Job later") from error
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(f"the workspace cannot be recorded now: {reason}; resume the Job later") from error
 
 
 def read_link(name: bytes, folder: int) -> bytes | None:

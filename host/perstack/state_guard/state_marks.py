@@ -74,8 +74,8 @@ class StateKey:
         except FileNotFoundError:
             return None
         except OSError as error:
-            words = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
-            raise StorageError(words) from error
+            message = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
+            raise StorageError(message) from error
         if len(key) < _MIN_KEY_CHARACTERS:
             raise StorageError(f"{self.path}: this is not a key: remove it, and agree to your state again")
         return key
@@ -98,8 +98,8 @@ class StateKey:
                 os.close(file)
                 new.unlink(missing_ok=True)
         except OSError as error:
-            words = f"{self.path}: {_reason(error)}: the key of your state cannot be kept there; {_REMEDY}"
-            raise StorageError(words) from error
+            message = f"{self.path}: {_reason(error)}: the key of your state cannot be kept there; {_REMEDY}"
+            raise StorageError(message) from error
         key = self.read()
         if key is None:
             raise StorageError(f"{self.path}: it was removed at the same moment; try again")

@@ -31,7 +31,7 @@ class TaskSubject:
     now: int
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The task in a sentence, with what it waits for."""
         task = self.task
         asked = None if task.pause_message is None else json.dumps(task.pause_message, ensure_ascii=False)
@@ -58,7 +58,7 @@ def _answer(subject: TaskSubject, value: JsonValue) -> NeededDecision:
     shown = json.dumps(value, ensure_ascii=False)
     typed = value if isinstance(value, str) else shown
     return NeededDecision(
-        f"Answer {subject.words} with {shown}",
+        f"Answer {subject.description} with {shown}",
         Decide("answer_task", subject.task.task_id, typed),
     )
 
@@ -74,7 +74,7 @@ def ends_wait(subject: TaskSubject, arguments: object) -> NeededDecision | None:
         reason = _reason_after_failure(task, subject.events)
     if reason is None:
         return None
-    return NeededDecision(f"Continue {subject.words} {reason}", Decide("resume_task", task.task_id))
+    return NeededDecision(f"Continue {subject.description} {reason}", Decide("resume_task", task.task_id))
 
 
 def _reason_after_failure(task: TaskState, events: Sequence[task_events.StoredTaskEvent]) -> str | None:
@@ -111,6 +111,6 @@ def revives_task(subject: TaskSubject, arguments: object) -> NeededDecision | No
 
 def removes_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
     return NeededDecision(
-        f"Delete {subject.words} for good, with its {len(subject.events):,} events",
+        f"Delete {subject.description} for good, with its {len(subject.events):,} events",
         Decide("delete_task", subject.task.task_id),
     )

@@ -41,14 +41,14 @@ _INDEX = IndexEntries(frozenset(("taskId", "name", "status", "version", "created
 TASKS = IndexedLogFormat[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
     title="task ",
-    missing="there is no task {of} in {location}",
-    listed=Inspect("tasks"),
+    missing_text="there is no task {of} in {location}",
+    list_step=Inspect("tasks"),
     check=check_task_id,
     parse=parse_task_event,
     owner=lambda event: event.task_id,
-    after=evolve_task,
+    apply=evolve_task,
     summary=summary_of,
-    damaged=damaged_task,
+    damaged_summary=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
     store=_INDEX,
 )
@@ -65,9 +65,9 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
         """Create a task from its first events. Raises Conflict if the id is taken."""
         task_id = events[0].task_id
-        expected_count = (await TASKS.store.read(self._space, task_id)).floor
+        expected_count = (await TASKS.store.read(self._space, task_id)).min_length
         if expected_count and not await self._space.read(log_of(task_id), limit=1):
-            raise self.shorter(task_id, 0, expected_count)
+            raise self.shortened_log_error(task_id, 0, expected_count)
         with suppress(Conflict):  # a process that died before the first event has left an empty log
             await self._space.create_job(task_id)
         return (await shield_until_done(self.append(task_id, None, events))).state
@@ -169,7 +169,7 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
         rows: list[Row] = from_json(b"[" + b",".join(non_empty) + b"]")
     except ValueError:
         rows = []
-    if len(rows) == len(non_empty) and all(map(_INDEX.reads, rows)):
+    if len(rows) == len(non_empty) and all(map(_INDEX.is_summary, rows)):
         return rows
     valid_rows: list[Row] = []
     for entry in non_empty:

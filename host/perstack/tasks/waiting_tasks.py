@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
-from perstack.oversight.inbox import InboxItem, age_of_item
+from perstack.oversight.inbox import InboxItem, age_key
 from perstack.support.storage import pages
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.memory import TaskMemory
@@ -25,7 +25,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
                 items.append(_of_task(task_summary))
             elif any(blocker.is_stuck for blocker in task_summary.blocked_by):
                 items.append(_stuck_item(task_summary))
-    return tuple(sorted(items, key=age_of_item))
+    return tuple(sorted(items, key=age_key))
 
 
 async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:

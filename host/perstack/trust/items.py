@@ -68,13 +68,13 @@ class StoredItem(Record):
     def changes_since(self, earlier: StoredItem) -> list[str]:
         """Return a phrase for each file that differs between an earlier item of this declaration and this one."""
         names = sorted({*self.files, *earlier.files})
-        words = {
+        phrases = {
             (True, True): "has changed",
             (True, False): "is gone",
             (False, True): "is new",
         }
         return [
-            f"{name} {words[name in earlier.files, name in self.files]}"
+            f"{name} {phrases[name in earlier.files, name in self.files]}"
             for name in names
             if self.files.get(name) != earlier.files.get(name)
         ]

@@ -264,15 +264,15 @@ class ClaimHandler:
 
     async def _outcome_of_missing(self, order: Order) -> Outcome:
         """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
-        words = f"{self._work.location} has no such Job"
+        message = f"{self._work.location} has no such Job"
         try:
             is_ours = await self._work.is_for_this_storage(order)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", error=error)
         if is_ours:
-            return Outcome("deleted", error=NotFound(f"{words} any more"))
+            return Outcome("deleted", error=NotFound(f"{message} any more"))
         hint = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
-        return Outcome("missing", error=NotFound(f"{words}; {hint}"))
+        return Outcome("missing", error=NotFound(f"{message}; {hint}"))
 
     async def _outcome_with_state(self, outcome: DriveOutcome, order: Order, error: BaseException | None) -> Outcome:
         try:

@@ -174,8 +174,8 @@ class DispatcherQueue:
         try:
             await context.dispatching.submit(_order_of(summary, context.clock.now()), context.storage)
         except DispatcherError as error:
-            words = f"Job {summary.id} is recorded, but could not be queued: {error.message}; a worker will find it"
-            raise DispatcherError(words, next_steps=error.next_steps) from error
+            message = f"Job {summary.id} is recorded, but could not be queued: {error.message}; a worker will find it"
+            raise DispatcherError(message, next_steps=error.next_steps) from error
 
 
 def _may_be_queued(summary: bytes) -> bool:

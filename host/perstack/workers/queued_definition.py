@@ -93,5 +93,5 @@ async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedD
     try:
         return for_queued(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:
-        words = f"Job {job_id}: the definition that it was queued with cannot be read: a newer version wrote it"
-        raise StorageError(words) from error
+        message = f"Job {job_id}: the definition that it was queued with cannot be read: a newer version wrote it"
+        raise StorageError(message) from error

@@ -63,7 +63,7 @@ def test_command(
 
     definition = open_definition(options.find().require_path(), must_be_whole=False)
     folder = options.find().workspace(definition.project, options.workspace_path)
-    result = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
+    result = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), parents=under)
     ruling = result.ruling
     if as_json:
         document = {

@@ -122,7 +122,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     excess = excess_over(usage, reserved)
     is_continued = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
     if is_continued and run_drive.plays_recording:  # a recording does not say why a reply was not continued
-        is_continued = not playback_of(run_drive).ends_with(run_drive, command.step)
+        is_continued = not playback_of(run_drive).is_last_step(run_drive, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"

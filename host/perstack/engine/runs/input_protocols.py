@@ -53,13 +53,13 @@ class Media(Protocol):
         """Record the substitutes for media of the Run that its endpoint would refuse."""
         ...
 
-    async def substitutes(
+    async def find_substitutes(
         self, session: RunSession, provider: Provider, blobs: BlobStore, messages: History
     ) -> Adaptations:
         """Return the adaptations that the media of `messages` need at the endpoint in addition to the Run's."""
         ...
 
-    async def most_tokens_beyond_bytes(
+    async def max_tokens_beyond_bytes(
         self, messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
     ) -> int | None:
         """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound.

@@ -207,7 +207,7 @@ class JobBudget:
         self._unbounded.discard(run.id)
         if not any(map(blobs_of, messages)):
             return input_tokens
-        bound = self._parts.get(MEDIA).most_tokens_beyond_bytes
+        bound = self._parts.get(MEDIA).max_tokens_beyond_bytes
         tokens = await bound(messages, run.adaptations, self._read, self._media_tokens)
         if tokens is None:
             self._unbounded.add(run.id)

@@ -54,7 +54,7 @@ class Playback(Protocol):
         """Return True if the recording has a person's decision about a call that counts."""
         ...
 
-    def ends_with(self, run_drive: RunDrive, step: int) -> bool:
+    def is_last_step(self, run_drive: RunDrive, step: int) -> bool:
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
         ...
 

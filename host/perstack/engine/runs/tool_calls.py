@@ -161,7 +161,7 @@ class Sampling:
         if not messages.blobs(len(messages)):
             return known
         media = context.drive.setup.parts.get(MEDIA)
-        found = await media.substitutes(context.session, context.endpoint.provider, context.drive.blobs, messages)
+        found = await media.find_substitutes(context.session, context.endpoint.provider, context.drive.blobs, messages)
         # media that are only together too many may fit in another request: not recorded
         crowded = tuple(item for item in found if item.shared_limit)
         if crowded:

@@ -13,7 +13,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.expert_tests.models import Expected, ExpectedStatus, ExpertTest, wrong_name
+from perstack.expert_tests.models import Expected, ExpectedStatus, ExpertTest, name_problem
 from perstack.expert_tests.written_tests import WrittenTest, add_test, read_tests
 from perstack.host import Host
 from perstack.ports.environment import Environment
@@ -53,7 +53,7 @@ async def take_test(
         raise UsageError(
             f"Job {summary.id} belongs to Expert `{summary.expert_key}`, which is not in {definition.path}"
         )
-    problem = wrong_name(name)
+    problem = name_problem(name)
     if problem is not None:
         raise UsageError(f"--name {problem}")
     if any(written.expert == summary.expert_key and written.test.name == name for written in read_tests(definition)):
