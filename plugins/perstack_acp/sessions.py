@@ -168,11 +168,7 @@ class Sessions:
     def _add(self, editor_session: EditorSession) -> EditorSession:
         """Add a session, and drop the least recently used ones without a turn if there are too many."""
         self._sessions[editor_session.id] = editor_session
-        unused = [
-            candidate
-            for candidate in self._sessions.values()
-            if candidate.turn is None and candidate is not editor_session
-        ]
+        unused = [other for other in self._sessions.values() if other.turn is None and other is not editor_session]
         for dropped in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
             del self._sessions[dropped.id]
         return editor_session

@@ -115,7 +115,6 @@ class Updates:
         self._sent_text = ""  # part of the Coordinator's current reply that was sent already
 
     def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that has an update
-        """Yield the updates of an event."""
         self._activity.follow(event)
         is_coordinators = not self._activity.is_delegate(event.run_id)
         match event:
@@ -205,7 +204,6 @@ class Updates:
 
 
 def _update_id(event: RunEvent, call_id: str) -> str:
-    """Return the id of a call, unique in the session."""
     return f"{event.run_id}-{event.step_number}-{call_id}"
 
 
@@ -218,7 +216,6 @@ class Sender:
         self._queue: asyncio.Queue[helpers.SessionUpdate | None] = asyncio.Queue()
 
     def __call__(self, event: Event, line: bytes) -> None:
-        """Queue the updates of an event."""
         for update in self._updates.of(event):
             self._queue.put_nowait(update)
 

@@ -113,32 +113,30 @@ def _uses_default_place(context: click.Context) -> bool:
     return all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in ("workspace", "config"))
 
 
-def _serve_http(server_options: _ServerOptions, address_text: str, host_names: tuple[str, ...]) -> None:
+def _serve_http(server: _ServerOptions, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
     from perstack_server.http.server import serve_http
 
-    loaded = server_options.load()
-    access_rules = _access_rules(server_options.options, loaded.project, address_text, host_names)
+    loaded = server.load()
+    rules = _access_rules(server.options, loaded.project, text, names)
 
     async def main() -> None:
         await serve_http(
-            server_options.with_home(server_options.open(loaded), asks_for_roots=access_rules.address.is_loopback),
-            access_rules,
+            server.with_home(server.open(loaded), asks_for_roots=rules.address.is_loopback),
+            rules,
         )
 
     asyncio.run(main())
 
 
-def _access_rules(
-    options: HostOptions, project: Project, address_text: str, host_names: tuple[str, ...]
-) -> AccessRules:
+def _access_rules(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
     """Return the checked rules of access. On a loopback address without a token, use this project's own."""
     from perstack.doors.shared.http_connections import ListenAddress
     from perstack.doors.shared.local_secret import local_secret
     from perstack_server.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules
 
-    address = ListenAddress.parse(address_text)
+    address = ListenAddress.parse(text)
     token = None
     if address.socket_path is None:
         token = options.env(project).get(TOKEN_VARIABLE) or None
@@ -146,9 +144,9 @@ def _access_rules(
             project_folder = options.find().state_root.resolve()
             token = local_secret("http", project_folder, os.environ, f"set {TOKEN_VARIABLE} to a secret instead")
     # Only from the environment: a definition could name a file. It is removed, so no program of an Expert inherits it.
-    access_rules = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, host_names)
-    access_rules.check()
-    return access_rules
+    rules = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
+    rules.check()
+    return rules
 
 
 def _serve_stdio(server_options: _ServerOptions) -> None:
@@ -198,18 +196,14 @@ def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> N
     print_out(text)
 
 
-def _print_remote(client: str, options: HostOptions, address_text: str, host_names: tuple[str, ...]) -> None:
-    access_rules = _access_rules(options, options.project(required=True), address_text, host_names)
-    if access_rules.token is None or access_rules.address.port == 0:
-        raise UsageError(f"--http {address_text}: clients need a fixed address: write HOST:PORT")
+def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
+    rules = _access_rules(options, options.project(required=True), text, names)
+    if rules.token is None or rules.address.port == 0:
+        raise UsageError(f"--http {text}: clients need a fixed address: write HOST:PORT")
     from perstack_server.http.access import PATH
 
     print_err(f"this goes into {CLIENTS[client].file}; it contains a secret, so keep it out of git:")
-    print_out(
-        CLIENTS[client].remote_text(
-            access_rules.address.url(PATH, host_names[0] if host_names else None), access_rules.token
-        )
-    )
+    print_out(CLIENTS[client].remote_text(rules.address.url(PATH, names[0] if names else None), rules.token))
 
 
 def _resolved_location_options(options: HostOptions) -> dict[str, object]:

@@ -62,7 +62,6 @@ class StudioAccess:
         return f"perstack_studio_{sha256(self.secret.encode()).hexdigest()[:8]}"
 
     def new_key(self) -> str:
-        """Return the key of a new link."""
         return self._sign("link", self.clock.now() + LINK_MS)
 
     def enter(self, key: str) -> str | None:
@@ -71,9 +70,7 @@ class StudioAccess:
         expiry = self._verify("link", key)
         if expiry is None or key in self.used_links or expiry - LINK_MS < self.started_at:
             return None
-        self.used_links = {
-            used_key: used_expiry for used_key, used_expiry in self.used_links.items() if used_expiry > now
-        }
+        self.used_links = {used: until for used, until in self.used_links.items() if until > now}
         if len(self.used_links) >= MAX_USED_LINKS:
             return None
         self.used_links[key] = expiry

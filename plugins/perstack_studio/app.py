@@ -65,7 +65,6 @@ _STATIC = Path(__file__).with_name("static")
 
 
 def build_app(studio: Studio) -> Starlette:
-    """Return the application of a studio."""
     app = Starlette(
         routes=[
             Route(ENTER, _enter, methods=["GET"]),
@@ -98,13 +97,8 @@ async def _enter(request: Request) -> Response:
 
 async def _show_error(request: Request, error: Exception) -> Response:
     perstack_error = cast("PerstackError", error)
-    return await render_page(
-        request,
-        "error.html",
-        status=_http_status(perstack_error),
-        title=_error_title(perstack_error),
-        text=str(perstack_error),
-    )
+    status, title = _http_status(perstack_error), _error_title(perstack_error)
+    return await render_page(request, "error.html", status=status, title=title, text=str(error))
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:

@@ -89,7 +89,6 @@ def _decision_facts(decided: DecidedCall, seq: int, exec_grant: ExecGrant | None
 
 
 def _later_facts(event: events.StoredEvent) -> Iterable[tuple[str, str]]:
-    """Yield names and texts of the facts that an event after the decision adds."""
     match event:
         case events.RequestApproval():
             yield "asked", f"rule {event.rule}" + (f"; again, because {event.again}" if event.again else "")

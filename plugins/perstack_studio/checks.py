@@ -73,7 +73,6 @@ class Checks:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def latest_of(self, job_id: str) -> Check | None:
-        """Return the latest check of a Job; None without one."""
         return self._latest.get(job_id)
 
     async def run(self, host: Host, summary: JobSummary) -> Check:

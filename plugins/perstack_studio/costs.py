@@ -33,7 +33,6 @@ class Amounts:
     runs: int = 0
 
     def add(self, usage: Usage, unpriced_tokens: int) -> None:
-        """Add the usage of a Run, or of one of its models."""
         self.tokens += usage.total_tokens
         self.dollars += usage.cost_usd or 0
         self.is_priced = self.is_priced or usage.cost_usd is not None
@@ -41,7 +40,6 @@ class Amounts:
         self.runs += 1
 
     def add_all(self, other: Amounts) -> None:
-        """Add the amounts of another sum."""
         self.tokens += other.tokens
         self.dollars += other.dollars
         self.is_priced = self.is_priced or other.is_priced
@@ -60,8 +58,7 @@ class Costs:
     """Spending of a period."""
 
     total: Amounts = field(default_factory=Amounts)
-    # ascending, with the days on which no Run began
-    days: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
+    days: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # ascending, with days without a Run
     experts: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
     models: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
     labels: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # by `NAME=VALUE`; a Job may have several

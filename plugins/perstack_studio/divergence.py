@@ -36,14 +36,14 @@ _EFFORT_STEPS = 2_000_000  # steps for comparing two texts: less than a second
 _MAX_DEPTH = 20  # maximum nesting of delegates
 
 # Fields that differ between any two courses: ids, times, digests of them, usage and authors.
-_IGNORED_FIELDS = frozenset(
+_IGNORED = frozenset(
     (
         *("id", "timestamp", "jobId", "runId", "stepNumber", "checkpointId", "callDigest", "delegate", "first"),
         *("by", "durationMs", "usage", "totalUsage", "assumed", "contextWindow", "unreported", "overReserved"),
         *("uncharged", "secrets", "through", "tokensBefore", "tokensAfter", "spent", "needed", "at"),
     )
 )
-_COMPARED_START_FIELDS = ("expertKey", "query", "attachments")  # fields of `startRun` that are part of the course
+_START_FIELDS = ("expertKey", "query", "attachments")  # fields of `startRun` that are part of the course
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,7 @@ class _IdNames:
         compared = {
             name: value
             for name, value in fields.items()
-            if name not in _IGNORED_FIELDS
-            and (name in (*_COMPARED_START_FIELDS, "type") or not isinstance(event, StartRun))
+            if name not in _IGNORED and (name in (*_START_FIELDS, "type") or not isinstance(event, StartRun))
         }
         return {name: self._replace_ids(value) for name, value in compared.items()}
 
@@ -171,15 +170,7 @@ class _IdNames:
 
 def start_differences(starts: tuple[StartRun, StartRun]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     """Return the name of each setting that differs, with class and text of each line of the difference."""
-    ignored = {
-        *_IGNORED_FIELDS,
-        *_COMPARED_START_FIELDS,
-        "type",
-        "instruction",
-        "continuedFrom",
-        "delegatedBy",
-        "format",
-    }
+    ignored = {*_IGNORED, *_START_FIELDS, "type", "instruction", "continuedFrom", "delegatedBy", "format"}
     settings_a, settings_b = (_settings(start, ignored) for start in starts)
     return tuple(
         (name, diff_of_texts(_value_text(settings_a.get(name)), _value_text(settings_b.get(name))))

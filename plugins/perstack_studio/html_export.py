@@ -25,14 +25,7 @@ from perstack_studio.views.job import JobState
 
 MAX_BYTES = 1_000_000
 # maximum characters of a text, tried until the file is small enough
-_TEXT_LIMITS = (
-    100_000,
-    8_000,
-    2_000,
-    800,
-    300,
-    120,
-)
+_TEXT_LIMITS = (100_000, 8_000, 2_000, 800, 300, 120)
 _MAX_ENTRIES = 6_000  # maximum entries of a Run, halved until the file is small enough
 _STATIC = Path(__file__).with_name("static")
 

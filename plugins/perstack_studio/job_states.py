@@ -138,7 +138,6 @@ class JobStates:
         await self._catch_up(job_id, folded)
 
     def _drop_old(self) -> None:
-        """Drop the least recently shown Jobs while more than `MAX_KEPT_EVENTS` are kept."""
         total = sum(folded.events for folded in self._folded_jobs.values())
         while total > MAX_KEPT_EVENTS and len(self._folded_jobs) > 1:
             _, oldest = self._folded_jobs.popitem(last=False)

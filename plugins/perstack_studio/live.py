@@ -37,7 +37,6 @@ class Feed:
         self._rendered: tuple[int, str] | None = None  # the version that was rendered last, and its text
 
     def notify(self) -> None:
-        """Wake all listeners."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -151,7 +150,6 @@ class EventStream(StreamingResponse):
 
 
 async def _with_retry(events: AsyncIterable[str]) -> AsyncGenerator[str]:
-    """Yield the events, with the delays after which a browser reconnects."""
     yield f"retry: {_RETRY_MS}\n\n"
     try:
         async for event in events:

@@ -12,7 +12,7 @@ from math import ceil, floor, log10
 from perstack.dataclass import dataclass
 
 HEIGHT = 140  # pixels between the highest and the lowest tick
-_MIN_BAR_PX = 1.5  # minimum height of a bar, so that a small value is visible
+_MIN_PX = 1.5  # minimum height of a bar, so that a small value is visible
 _MAX_LABELS = 4  # maximum labels below a plot, on a narrow screen too
 
 Tick = tuple[float, str]  # place and text of a label
@@ -60,9 +60,7 @@ def bar_plot(title: str, values: Sequence[tuple[str, float]], to_text: Callable[
     ticks = round_ticks(0, max((value for _, value in values), default=0))
     slot = 100 / max(1, len(values))
     bars = tuple(
-        PlotBar(
-            slot * (index + 0.1), slot * 0.8, max(_MIN_BAR_PX, HEIGHT * value / ticks[-1]), f"{name}: {to_text(value)}"
-        )
+        PlotBar(slot * (index + 0.1), slot * 0.8, max(_MIN_PX, HEIGHT * value / ticks[-1]), f"{name}: {to_text(value)}")
         for index, (name, value) in enumerate(values)
         if value > 0
     )

@@ -164,7 +164,7 @@ class SearchIndex:
                 redacted = await self._redacted_places(ref) if seq == 0 else frozenset[int]()
                 rows = await asyncio.to_thread(_make_rows, ref, seq + 1, new_lines, redacted)
                 end = (seq + len(new_lines), open_line(new_lines[-1]).hash)
-                if not await self._run_sql(partial(_add_rows, ref=ref, start=seq, rows=rows, end=end)):
+                if not await self._run_sql(partial(_insert_rows, ref=ref, start=seq, rows=rows, end=end)):
                     return False
                 seq, last_hash = end
             ends[run_id] = seq
@@ -206,10 +206,8 @@ def _make_rows(ref: RunRef, first: int, lines: Sequence[bytes], redacted: frozen
         event = None if seq in redacted else _parse_event(line)
         text = "" if event is None else " ".join(filter(None, texts_of(event))).strip()[:_MAX_TEXT_CHARS]
         if event is not None and text:
-            clean_text = text.replace(_OPEN, "").replace(_CLOSE, "")
-            rows.append(
-                (clean_text.encode(errors="replace").decode(), seq, event.step_number, event.timestamp, event.type)
-            )
+            clean = text.replace(_OPEN, "").replace(_CLOSE, "")
+            rows.append((clean.encode(errors="replace").decode(), seq, event.step_number, event.timestamp, event.type))
     return rows
 
 
@@ -256,7 +254,7 @@ def _indexed_end(connection: sqlite3.Connection, ref: RunRef) -> tuple[int, str]
     return (0, "") if row is None else (int(row[0]), str(row[1]))
 
 
-def _add_rows(
+def _insert_rows(
     connection: sqlite3.Connection, ref: RunRef, start: int, rows: Iterable[_Row], end: tuple[int, str]
 ) -> bool:
     """Add the rows after the place `start`. Return False if the index ends at another place.

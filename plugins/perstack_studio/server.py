@@ -101,7 +101,6 @@ def is_listening(address: ListenAddress) -> bool:
 
 
 def new_link(serve_options: StudioOptions, access: StudioAccess, port: int) -> str:
-    """Return a new link, which works once."""
     path = f"{ENTER}?key={access.new_key()}"
     if serve_options.public_name:
         return f"https://{serve_options.public_name}{path}"

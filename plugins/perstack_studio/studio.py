@@ -79,7 +79,6 @@ class Studio:
 
 
 def studio_of(request: Request) -> Studio:
-    """Return the studio that serves a request."""
     studio: object = request.app.state.studio
     assert isinstance(studio, Studio)  # noqa: S101 - `app.build_app` sets it
     return studio

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from markdown_it.utils import EnvType, OptionsDict
 
 MAX_TEXT_CHARS = 100_000  # maximum characters of one text in a page; the raw event has all of it
-_MAX_MARKDOWN_CHARS = (
-    40_000  # maximum characters of a text whose Markdown is rendered; longer texts are shown as written
-)
+_MAX_MARKDOWN_CHARS = 40_000  # maximum characters of rendered Markdown; longer texts are shown as written
 _MAX_BRACKETS = 1_000  # maximum `[` in rendered Markdown: for each the parser may search the whole text
 _MAX_LEVEL = 20  # maximum nesting of blocks
 
@@ -60,7 +58,6 @@ def cut(text: str) -> str:
 
 
 def filters() -> dict[str, Callable[..., object]]:
-    """Return the filters of the templates by name."""
     return {
         "age": age_text,
         "cost": cost,
@@ -96,7 +93,6 @@ def status_class(status: str) -> str:
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON for people."""
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
@@ -118,8 +114,7 @@ def markdown(text: str) -> Markup:
         parser = _parser()
         block_tokens = parser.parse(text)
         for token in block_tokens:
-            # the alignment of a table's column: the Content-Security-Policy forbids inline style
-            token.attrs.pop("style", None)
+            token.attrs.pop("style", None)  # of a table's column: the policy of pages forbids inline style
         if all(token.level <= _MAX_LEVEL for token in block_tokens):
             return Markup(parser.renderer.render(block_tokens, parser.options, {}))  # noqa: S704 - without HTML
     return Markup("<pre class=text>{}</pre>").format(cut(text))

@@ -73,12 +73,7 @@ _KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", _INBOX, "^P all", "^Q qu
 _DROP_ORDER = ("^J new line", "Enter send", "^P all")  # removed from a narrow key line in this order
 
 # actions on the shown Job, disabled while another screen is above it
-_JOB_ACTIONS = (
-    "scroll",
-    "to_end",
-    "fold",
-    "find",
-)
+_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")
 
 
 class StartApp(App[int]):
@@ -188,7 +183,6 @@ class StartApp(App[int]):
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions of all tabs."""
         return [pane.session for pane in self._panes]
 
     def open_job(self, job_id: str) -> None:
@@ -260,14 +254,12 @@ class StartApp(App[int]):
         pane = self._panes[self._shown_index] if self._panes else None
         useless_typing_keys = () if pane is None or pane.is_typed_in else _TYPING
         useless_interrupt = () if pane is None or pane.session.is_busy else (_INTERRUPT,)
-        shown_keys = [key for key in _KEYS if key not in (*useless_typing_keys, *useless_interrupt)]
+        keys = [key for key in _KEYS if key not in (*useless_typing_keys, *useless_interrupt)]
         for key in _DROP_ORDER:
-            if len("   ".join(shown_keys)) > self._width - 2 and key in shown_keys:
-                shown_keys.remove(key)
+            if len("   ".join(keys)) > self._width - 2 and key in keys:
+                keys.remove(key)
         inbox = f"{_INBOX} {self._question_count}"
-        spans = [
-            Span(inbox, "ask") if key == _INBOX and self._question_count else Span(key, "dim") for key in shown_keys
-        ]
+        spans = [Span(inbox, "ask") if key == _INBOX and self._question_count else Span(key, "dim") for key in keys]
         gaps = [Span("   ", "dim")] * len(spans)
         self._keys.set(tuple(part for pair in zip(spans, gaps, strict=True) for part in pair)[:-1])
 

@@ -85,15 +85,11 @@ class Session:
         self.settlements: dict[str, Settlement] = {}
         self.model: str | None = None  # the model of Runs that begin here; None for the configured one
         self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
-        self.question_again: OpenQuestion | None = (
-            None  # the question at that checkpoint to answer again; None for a new query
-        )
+        self.question_again: OpenQuestion | None = None  # the question there to answer again; None for a new query
         self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
         self.is_watching = False
         self._waits_for_worker = False  # True if the followed Job waits for a worker
-        self._coordinator = (
-            ""  # id of the Run that decides `_waits_for_worker`: a delegate may wait while its Job is driven
-        )
+        self._coordinator = ""  # id of the Run that decides `_waits_for_worker`, never that of a delegate
         self._applied_seqs: dict[str, int] = {}  # number of the last applied stored event of each Run
         self.is_reading = False  # True while events are received that were stored before the Job was opened
         self.complete_transcript: Transcript | None = None  # the complete transcript, while only the Job's end is shown
@@ -183,19 +179,19 @@ class Session:
         """Send the text as the state requires: as query, answer, next query, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         jobs = self.host.jobs.on_model(self.model)
-        branch_point, answers_again = self.resume_from, self.question_again is not None
+        branch_at, answers_again = self.resume_from, self.question_again is not None
         if self.is_driven and asking is not None:
             self._run_in_background(self._answer_delegate(text, asking))
             return
         self.resume_from, self.question_again = None, None
         resume = self.resumption
-        if branch_point is not None and answers_again:
+        if branch_at is not None and answers_again:
             self._drive(
                 lambda on_event: jobs.answer(
-                    text, job_id=job_id, resume_from=branch_point, by=_this_user(), drive=True, on_event=on_event
+                    text, job_id=job_id, resume_from=branch_at, by=_this_user(), drive=True, on_event=on_event
                 )
             )
-        elif asking is not None and branch_point is None:
+        elif asking is not None and branch_at is None:
             self._drive(
                 lambda on_event: self.host.answer(
                     text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on_event
@@ -203,16 +199,12 @@ class Session:
             )
         elif job_id is None:
             self._drive(lambda on_event: jobs.run(self.expert_key or "", text, on_event=on_event))
-        elif (
-            branch_point is None and resume is not None and resume.needs is not None and _parse_amount(text) is not None
-        ):
+        elif branch_at is None and resume is not None and resume.needs is not None and _parse_amount(text) is not None:
             self.resume(_parse_amount(text))
         else:
             key = self.expert_key or ""
             self._drive(
-                lambda on_event: jobs.continue_job(
-                    key, text, job_id=job_id, resume_from=branch_point, on_event=on_event
-                )
+                lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=branch_at, on_event=on_event)
             )
 
     @property
@@ -295,7 +287,6 @@ class Session:
             self._on_change(self)
 
     async def wait_until_idle(self) -> None:
-        """Wait until no task is running."""
         while self._task is not None:
             await asyncio.wait({self._task})
 
@@ -351,14 +342,8 @@ class Session:
         self._on_change(self)
 
     def _on_task_end(self, work: asyncio.Task[None]) -> None:
-        self._task, self.is_watching, self.is_reading, self.began, self.complete_transcript = (
-            None,
-            False,
-            False,
-            None,
-            None,
-        )
-        self._waits_for_worker, self._delegate_questions = False, {}
+        self._task, self.began, self.complete_transcript, self._delegate_questions = None, None, None, {}
+        self.is_watching = self.is_reading = self._waits_for_worker = False
         self._on_change(self)
         if not work.cancelled():
             work.result()
@@ -561,7 +546,6 @@ def _read_timestamp(line: bytes) -> int:
 
 
 def _parse_amount(text: str) -> float | None:
-    """Return a typed limit, with or without `$`; None for other texts."""
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:

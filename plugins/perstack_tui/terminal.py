@@ -122,11 +122,8 @@ class PasteFilter:
 
     def _split_paste(self, text: str) -> tuple[str, str]:
         pasted, mark, remaining = (self._held_text + text).partition(_PASTE_END)
-        held_chars = (
-            0
-            if mark
-            else next(length for length in range(len(_PASTE_END) - 1, -1, -1) if pasted.endswith(_PASTE_END[:length]))
-        )
+        lengths = range(len(_PASTE_END) - 1, -1, -1)
+        held_chars = 0 if mark else next(length for length in lengths if pasted.endswith(_PASTE_END[:length]))
         self._is_in_paste = not mark
         self._held_text = pasted[len(pasted) - held_chars :]
         return pasted[: len(pasted) - held_chars].replace(_ESCAPE, _ESCAPE_SYMBOL) + mark, remaining

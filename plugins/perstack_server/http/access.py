@@ -42,7 +42,6 @@ async def _read_body(receive: Receive, max_bytes: int) -> bytes:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that yields the body as one message, then what `receive` returns."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -128,7 +127,6 @@ class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
     def __init__(self, app: ASGIApp, access_rules: AccessRules) -> None:
-        """Pass requests on to `app` if `access_rules` admits them."""
         self._app = app
         self._expected = _bearer(access_rules.token)
         self._expected_to_decide = _bearer(access_rules.decision_token)

@@ -90,11 +90,9 @@ def html_page() -> str:
 
 
 def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
-    result_modes: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
-    argument_modes: dict[type[BaseModel], JsonSchemaMode] = {
-        operation.arguments: "validation" for operation in operations
-    }
-    _, schemas = models_json_schema([*result_modes.items(), *argument_modes.items()], ref_template=_SCHEMAS + "{model}")
+    results: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
+    inputs: dict[type[BaseModel], JsonSchemaMode] = {operation.arguments: "validation" for operation in operations}
+    _, schemas = models_json_schema([*results.items(), *inputs.items()], ref_template=_SCHEMAS + "{model}")
     return cast("dict[str, JsonObject]", schemas["$defs"])
 
 
@@ -107,9 +105,7 @@ def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, 
     path_names = [name for name in properties if f"{{{name}}}" in route.path]
     required = [name for name in cast("list[str]", schema.get("required", [])) if name not in path_names]
     spelled_properties = {
-        spelling: property_schema
-        for name in properties
-        for spelling, property_schema in _spellings(name, spellings[name], properties[name])
+        spelling: part for name in properties for spelling, part in _spellings(name, spellings[name], properties[name])
     }
     parameters: list[JsonValue] = [_parameter(name, "path", {"type": "string"}, required=True) for name in path_names]
     if "job_id" in model.model_fields:
@@ -136,20 +132,18 @@ def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, 
     return described
 
 
-def _body(properties: dict[str, JsonObject], required: Sequence[str], spellings: Mapping[str, str]) -> JsonObject:
+def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: Mapping[str, str]) -> JsonObject:
     """Return the schema of an arguments object whose keys may each be spelled in camelCase or snake_case."""
     body: JsonObject = {
         "type": "object",
         "properties": cast("JsonObject", properties),
-        "required": [name for name in required if name == spellings[name]],
+        "required": [name for name in needed if name == spellings[name]],
         "additionalProperties": False,
     }
-    alternatives = [
-        {"anyOf": [{"required": [name]}, {"required": [spellings[name]]}]}
-        for name in required
-        if name != spellings[name]
+    either = [
+        {"anyOf": [{"required": [name]}, {"required": [spellings[name]]}]} for name in needed if name != spellings[name]
     ]
-    return {**body, "allOf": cast("JsonValue", alternatives)} if alternatives else body
+    return {**body, "allOf": cast("JsonValue", either)} if either else body
 
 
 def _spellings(camel: str, snake: str, property_schema: JsonObject) -> list[tuple[str, JsonObject]]:
@@ -167,11 +161,9 @@ def _responses(operation: _Operation, route: Route) -> JsonObject:
     reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + operation.gives.__name__})}
     if operation.gives is SubmittedJob and route.method == "POST":
         reply["headers"] = {"Location": {"description": "where it is shown", "schema": {"type": "string"}}}
-    successes: JsonObject = {
-        str(status): {"description": description, **reply} for status, description in route.replies.items()
-    }
-    refusals = {**_REFUSALS, **{str(status): description for status, description in route.refusals.items()}}
-    return {**successes, **{status: _refusal(description) for status, description in refusals.items()}}
+    successes: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
+    refusals = {**_REFUSALS, **{str(status): words for status, words in route.refusals.items()}}
+    return {**successes, **{status: _refusal(words) for status, words in refusals.items()}}
 
 
 def _refusal(description: str) -> JsonObject:

@@ -47,8 +47,7 @@ class _Stream:
         self.messages: deque[JSONRPCMessage | None] = deque()
         self.dropped_count = 0  # number of oldest messages that are no longer kept
         self.is_over = False  # True once the response to the request is stored
-        # current reader; a newer one replaces it, since the older one's connection may be lost
-        self.reader: object = None
+        self.reader: object = None  # current reader; a newer one replaces it, as the older's connection may be lost
         self.changed = asyncio.Event()
 
     @property
@@ -69,15 +68,10 @@ class _Stream:
 
     def messages_after(self, number: int) -> Sequence[tuple[int, JSONRPCMessage]]:
         """Return the kept messages that follow message `number`."""
-        numbered_messages = enumerate(self.messages, self.dropped_count + 1)
-        return [
-            (message_number, message)
-            for message_number, message in numbered_messages
-            if message_number > number and message is not None
-        ]
+        numbered = enumerate(self.messages, self.dropped_count + 1)
+        return [(position, message) for position, message in numbered if position > number and message is not None]
 
     def notify(self) -> None:
-        """Wake the reader."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -89,21 +83,21 @@ class _Session:
         self.listener = _Stream(_LISTENER)
         self.pending_ids: set[str] = set()  # ids of requests that the SDK is processing
         self._last_number = _LISTENER  # number of the newest stream
-        self._stream_by_name = {GET_STREAM_KEY: self.listener}
-        self._stream_by_number = {_LISTENER: self.listener}
+        self._by_name = {GET_STREAM_KEY: self.listener}
+        self._by_number = {_LISTENER: self.listener}
 
     def stream(self, name: str) -> _Stream:
         """Return the stream with this name; a new one if the last one with the name has its response."""
-        stream = self._stream_by_name.get(name)
+        stream = self._by_name.get(name)
         if stream is None or stream.is_over:
             self._last_number += 1
-            stream = self._stream_by_name[name] = self._stream_by_number[self._last_number] = _Stream(self._last_number)
+            stream = self._by_name[name] = self._by_number[self._last_number] = _Stream(self._last_number)
             self._drop_ended_streams()
         return stream
 
     def has_open(self, name: str) -> bool:
         """Return whether a request with this id has no response yet."""
-        stream = self._stream_by_name.get(name)
+        stream = self._by_name.get(name)
         return name in self.pending_ids or (stream is not None and not stream.is_over)
 
     def find(self, event_id: str) -> tuple[_Stream, int] | None:
@@ -114,19 +108,15 @@ class _Session:
         name, _, text = event_id.partition("-")
         if not (event_id.isascii() and name.isdigit() and text.isdigit() and len(event_id) < 40):
             return None
-        stream, number = self._stream_by_number.get(int(name)), int(text)
+        stream, number = self._by_number.get(int(name)), int(text)
         if stream is None or stream.is_droppable or number > stream.last_number:
             return None
         return stream, number
 
     def _drop_ended_streams(self) -> None:
         """Drop the ended streams without stored messages."""
-        self._stream_by_number = {
-            number: stream for number, stream in self._stream_by_number.items() if not stream.is_droppable
-        }
-        self._stream_by_name = {
-            name: stream for name, stream in self._stream_by_name.items() if not stream.is_droppable
-        }
+        self._by_number = {number: stream for number, stream in self._by_number.items() if not stream.is_droppable}
+        self._by_name = {name: stream for name, stream in self._by_name.items() if not stream.is_droppable}
 
 
 _SESSION: ContextVar[_Session] = ContextVar("session of an MCP client")

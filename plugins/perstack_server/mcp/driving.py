@@ -293,7 +293,6 @@ class JobProgress:
             self.report(text)
 
     def report(self, text: str) -> None:
-        """Queue a text."""
         self._queued_texts.append(text)
         self._wake.set()
 

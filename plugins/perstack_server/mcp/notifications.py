@@ -232,7 +232,6 @@ class JobSubscriptions:
         task.add_done_callback(lambda _: self._tasks.pop(job_id, None))
 
     async def close(self) -> None:
-        """Stop following all Jobs."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -24,7 +24,7 @@ Read = Callable[[ServedProject, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _ResourceKind:
+class _Kind:
     """A kind of resource, with the template of its URIs and the function that reads one."""
 
     name: str
@@ -61,17 +61,12 @@ async def _read_expert(served_project: ServedProject, key: str) -> str:
     return without_secrets(expert).to_json().decode()
 
 
+_CHECKPOINT_TEXT = "The full state of a Run at a checkpoint, with all its messages"
 KINDS = (
-    _ResourceKind("job", JOB, "The state of a Job: its result or question, its totals, its Runs", _JSON, _read_job),
-    _ResourceKind(
-        "checkpoint",
-        CHECKPOINT,
-        "The full state of a Run at a checkpoint, with all its messages",
-        _JSON,
-        _read_checkpoint,
-    ),
-    _ResourceKind("events", EVENTS, "The events of a Run, one JSON object per line", _JSON_LINES, _read_events),
-    _ResourceKind("expert", EXPERT, "An Expert's definition", _JSON, _read_expert),
+    _Kind("job", JOB, "The state of a Job: its result or question, its totals, its Runs", _JSON, _read_job),
+    _Kind("checkpoint", CHECKPOINT, _CHECKPOINT_TEXT, _JSON, _read_checkpoint),
+    _Kind("events", EVENTS, "The events of a Run, one JSON object per line", _JSON_LINES, _read_events),
+    _Kind("expert", EXPERT, "An Expert's definition", _JSON, _read_expert),
 )
 
 

@@ -88,15 +88,10 @@ class _SamplingFactory(ProviderFactory):
         return True
 
     def create(self, config: ProviderConfig) -> Provider:
-        max_tokens = config.setting.get("maxTokens", _MAX_TOKENS)
-        if (
-            isinstance(max_tokens, bool)
-            or not isinstance(max_tokens, int)
-            or max_tokens < 1
-            or set(config.setting) - {"maxTokens"}
-        ):
+        limit = config.setting.get("maxTokens", _MAX_TOKENS)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1 or set(config.setting) - {"maxTokens"}:
             raise UsageError(f"provider {NAME} has one setting, `maxTokens`, a whole number from 1")
-        return _SamplingProvider(max_tokens)
+        return _SamplingProvider(limit)
 
 
 class SamplingPlugin:
@@ -176,7 +171,7 @@ async def _convert_message(message: Message, blobs: BlobReader) -> types.Samplin
         case ExpertMessage():
             parts = (part for part in message.contents if not isinstance(part, ThinkingPart))
             blocks = [
-                _convert_reply_part(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part)
+                _convert_part(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part)
                 for part in parts
             ]
         case ToolMessage():
@@ -195,7 +190,7 @@ async def _convert_message(message: Message, blobs: BlobReader) -> types.Samplin
     return types.SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
 
 
-def _convert_reply_part(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
+def _convert_part(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
     if isinstance(part, TextPart):
         return types.TextContent(text=part.text)
     return types.ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))

@@ -120,9 +120,8 @@ class _Handlers:
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         client_project = await self._get_refreshed_project(context)
-        return types.ListToolsResult(
-            tools=list_tools(client_project.definitions.experts, operations_of(client_project))
-        )
+        tools = list_tools(client_project.definitions.experts, operations_of(client_project))
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
         """Answer `tools/call`. An error that the caller can correct is a result, which the model reads."""
@@ -366,9 +365,8 @@ async def _with_consent(client_call: ClientCall) -> ClientCall | types.InputRequ
         return _TRUST_FORM.ask_by_result(page.text, change.digest)
     live.is_asked = True
     try:
-        await _apply_decision(
-            client_call.served_project, change.digest, await _TRUST_FORM.ask_now(client_call.context, page.text)
-        )
+        agreed = await _TRUST_FORM.ask_now(client_call.context, page.text)
+        await _apply_decision(client_call.served_project, change.digest, agreed)
     finally:
         live.is_asked = False
     return client_call

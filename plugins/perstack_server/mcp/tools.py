@@ -142,19 +142,15 @@ def _simplify(value: JsonValue, *, is_names: bool = False) -> JsonValue:
         return value
     if is_names:
         return {name: _simplify(each) for name, each in value.items()}
-    simplified: JsonObject = {}
+    result: JsonObject = {}
     for name, each in value.items():
         if name == "title" or (name == "default" and each is None) or (name == "description" and "properties" in value):
             continue
-        simplified[name] = _simplify(each, is_names=name in ("properties", "$defs"))
-    options = simplified.get("anyOf")
+        result[name] = _simplify(each, is_names=name in ("properties", "$defs"))
+    options = result.get("anyOf")
     if isinstance(options, list) and {"type": "null"} in options:
-        non_null_options = [option for option in options if option != {"type": "null"}]
-        simplified.pop("anyOf")
-        first_option = non_null_options[0]
-        simplified = (
-            {**first_option, **simplified}
-            if len(non_null_options) == 1 and isinstance(first_option, dict)
-            else {**simplified, "anyOf": non_null_options}
-        )
-    return simplified
+        others = [option for option in options if option != {"type": "null"}]
+        result.pop("anyOf")
+        first = others[0]
+        result = {**first, **result} if len(others) == 1 and isinstance(first, dict) else {**result, "anyOf": others}
+    return result

@@ -13,7 +13,6 @@ from perstack_studio.studio import render_page, studio_of
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/jobs/{job}/check", _show_check, methods=["GET"])
 
 

@@ -42,7 +42,6 @@ _MAX_ROWS = 6  # maximum rows that describe an event
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/compare", _show_comparison, methods=["GET"])
 
 
@@ -114,11 +113,8 @@ def compare(a: ComparedSide, b: ComparedSide) -> Differences:
     start_a, start_b = _start_of(a.course), _start_of(b.course)
     settings = () if start_a is None or start_b is None else start_differences((start_a, start_b))
     divergence = first_divergence(a.course, b.course)
-    places = (
-        ()
-        if divergence is None
-        else tuple(None if event is None else _event_view(event) for event in divergence.events)
-    )
+    diverging = () if divergence is None else divergence.events
+    places = tuple(None if event is None else _event_view(event) for event in diverging)
     return Differences(settings, divergence, places, diff_of_texts(f"{a.result}\n", f"{b.result}\n"))
 
 
@@ -175,9 +171,7 @@ async def _changed_files(studio: Studio, job_id: str, run_id: str | None) -> tup
 def course_of(summary: JobSummary, run_id: str, logs: Sequence[RunLog]) -> Course:
     """Return the events up to the end of a Run, with the Runs that it continues and their delegates."""
     runs, by_run = {run.id: run for run in summary.runs}, {log.run_id: log for log in logs}
-    pieces: dict[
-        str, int | None
-    ] = {}  # by Run, the last first: the number of its events that belong to the course; None for all
+    pieces: dict[str, int | None] = {}  # by Run, the last first: the number of its compared events; None for all
     until: int | None = None
     while run_id in by_run and run_id not in pieces:
         pieces[run_id] = until

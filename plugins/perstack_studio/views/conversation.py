@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perstack.core.runs.events import StoredEvent
 
 WINDOW_EVENTS = 400  # maximum events that one page shows
-_MAX_EVENTS_PER_MESSAGE = 100  # maximum events that one message of a stream is made of
+_MAX_PER_MESSAGE = 100  # maximum events that one message of a stream is made of
 MAX_CHARS = 1_000_000  # characters after which a page, or a message of a stream, shows no further event
 
 
@@ -143,12 +143,9 @@ async def _stream_changes(request: Request) -> Response:
     run_summary_in(await studio.states.page_summary(job_id), run_id)
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
-    last_event_id = request.headers.get("last-event-id", "")
-    after = (
-        int(last_event_id)
-        if last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 10
-        else _read_number(request, "after", 0)
-    )
+    last_id = request.headers.get("last-event-id", "")
+    is_number = last_id.isascii() and last_id.isdigit() and len(last_id) < 10
+    after = int(last_id) if is_number else _read_number(request, "after", 0)
 
     def render_entries(entries: Iterable[ConversationEntry]) -> str:
         return "".join(studio.render("entry.html", entry=entry, job_id=job_id, run_id=run_id) for entry in entries)
@@ -164,13 +161,11 @@ async def _stream_changes(request: Request) -> Response:
                     continue
                 known = feed.version
                 while True:
-                    lines = await studio.host.jobs.events(
-                        run_id, job_id=job_id, after=last, limit=_MAX_EVENTS_PER_MESSAGE
-                    )
+                    lines = await studio.host.jobs.events(run_id, job_id=job_id, after=last, limit=_MAX_PER_MESSAGE)
                     for last, entries in _group_changes(conversation, lines):
                         if entries:
                             yield format_event("entries", await asyncio.to_thread(render_entries, entries), last)
-                    if len(lines) < _MAX_EVENTS_PER_MESSAGE:
+                    if len(lines) < _MAX_PER_MESSAGE:
                         break
                 conversation.entries.clear()  # they were sent; open calls are still found by id
                 await studio.feeds.pause()

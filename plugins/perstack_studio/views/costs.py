@@ -23,7 +23,6 @@ PERIODS: dict[str, int] = {"7": 7, "30": 30, "90": 90, "all": 0}
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/costs", _show_costs, methods=["GET"])
 
 

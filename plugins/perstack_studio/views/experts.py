@@ -154,15 +154,11 @@ def state_of(setup: HostSetup, expert: Expert) -> ExpertState:
 def configured_models(setup: HostSetup, expert: Expert) -> tuple[str, ...]:
     """Return the models that options and definition name, the first choice first; empty for the provider's default."""
     candidates = resolve_settings(setup.project, expert, setup.overrides).models
-    names = [model.name for candidate in candidates[:1] for model in candidate.models]
-    return (
-        *names,
-        *(f"{candidate.tier} tier" for candidate in candidates[:1] if candidate.tier and not candidate.models),
-    )
+    names = [model.name for choice in candidates[:1] for model in choice.models]
+    return (*names, *(f"{choice.tier} tier" for choice in candidates[:1] if choice.tier and not choice.models))
 
 
 def _as_json(record: Record) -> str:
-    """Return a record as JSON for people, without defaults."""
     values = record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return json.dumps(values, ensure_ascii=False, indent=2)
 

@@ -95,7 +95,6 @@ def history_of(job_id: str, logs: Sequence[RunLog]) -> FileHistory:
 
 
 def _count_text(line: bytes) -> str:
-    """Return the counts of a snapshot's line as text; empty if it cannot be read."""
     try:
         event = parse_line(line)
     except ValueError:

@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/health", _show_health, methods=["GET"])
 
 
@@ -110,8 +109,6 @@ async def _schedules(studio: Studio) -> list[ListedSchedule]:
 
 
 def listed_schedule(status: ScheduleStatus, now: int) -> ListedSchedule:
-    """Return a schedule as the page lists it."""
-
     def text(at: int | None) -> str:
         return "" if at is None else calendar_of(status.schedule).format_minute(at)
 
@@ -131,12 +128,8 @@ async def _tasks(studio: Studio) -> tuple[tuple[TaskSummary, ...], bool]:
 
 async def _iterations(studio: Studio) -> list[ListedSeries]:
     newest = (await studio.host.iterations.list(limit=_MAX_SERIES)).series
-    offered = (
-        series_summary
-        for series_summary in newest
-        if studio.served_project.definitions.offers(series_summary.expert_key)
-    )
-    return list(await asyncio.gather(*(_listed_series(studio, series_summary) for series_summary in offered)))
+    offers = studio.served_project.definitions.offers
+    return list(await asyncio.gather(*(_listed_series(studio, each) for each in newest if offers(each.expert_key))))
 
 
 async def _listed_series(studio: Studio, series_summary: SeriesSummary) -> ListedSeries:

@@ -135,7 +135,6 @@ def _answer_text(shown_question: ShownQuestion, fields: dict[str, str]) -> str:
 
 
 def _changed_arguments(fields: dict[str, str], shown_question: ShownQuestion) -> JsonObject:
-    """Return the arguments of a form. Raises UsageError if they are invalid or unchanged."""
     args = read_arguments(fields.get("arguments", ""))
     if args == shown_question.question.args:
         raise UsageError("the arguments are unchanged: approve the call as it is, or change them")

@@ -67,7 +67,6 @@ async def read_state(studio: Studio, summary: JobSummary) -> JobState:
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[RunBar]:
-    """Yield the bar of each Run."""
     duration_ms = max(1, summary.updated_at - summary.started_at)
     for placed in tree:
         start = (placed.run.started_at - summary.started_at) * 1000 // duration_ms

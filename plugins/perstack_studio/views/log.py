@@ -29,7 +29,6 @@ MAX_EVENTS = 300_000  # maximum events that one request reads for a page of seve
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/jobs/{job}/log", _show_log, methods=["GET"])
 
 
@@ -113,7 +112,7 @@ async def _page_of_run(studio: Studio, summary: JobSummary, run_id: str, until: 
     log = RunLog(run_id, *await read_intact(studio.host.jobs.storage, run_lines.ref, first, last - first))
     entries = in_order([log])
     damage = () if log.damage is None else (str(log.damage),)
-    return LogPage(_listed_events(summary, entries, {run_id: first}), first, last, total, damage)
+    return LogPage(_list_events(summary, entries, {run_id: first}), first, last, total, damage)
 
 
 async def _count_events(run_lines: RunLines, known: int) -> int:
@@ -150,7 +149,7 @@ async def _page_of_runs(
     first = max(0, last - PAGE_SIZE)
     note = "" if events_left > 0 else f"Only the first {MAX_EVENTS:,} events were read: choose a Run."
     damage_texts = tuple(str(log.damage) for log in logs if log.damage is not None)
-    return LogPage(_listed_events(summary, entries[first:last], {}), first, last, len(entries), damage_texts, note)
+    return LogPage(_list_events(summary, entries[first:last], {}), first, last, len(entries), damage_texts, note)
 
 
 def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[LogEntry]:
@@ -158,9 +157,7 @@ def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[Log
     return entries if condition is None else [entry for entry in entries if meets_condition(entry, condition)]
 
 
-def _listed_events(
-    summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]
-) -> tuple[ListedEvent, ...]:
+def _list_events(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[ListedEvent, ...]:
     labels = {run.id: run_label(run.expert_key, run.id) for run in summary.runs}
     lines: list[ListedEvent] = []
     for entry in entries:

@@ -15,7 +15,6 @@ _MAX_QUERY_CHARS = 500
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route of the search."""
     yield Route("/search", _show_results, methods=["GET"])
 
 

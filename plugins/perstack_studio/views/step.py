@@ -63,7 +63,6 @@ class StepView:
 
 
 def rows_at(stored: StoredEntry) -> tuple[LogRow, ...]:
-    """Return the rows of an event for people."""
     calls = calls_of_last_reply(stored.entry) if stored.entry.type == "callTools" else {}
     return tuple(rows_of(stored.entry, EventContext(calls, minute, full=True)))
 
@@ -180,12 +179,8 @@ async def _read_post(request: Request) -> tuple[Studio, dict[str, str], RunSumma
     await studio.served_project.refresh()
     await studio.served_project.job_to_drive(job_id)
     _, run_summary = await find_run(studio, job_id, run_id)
-    return (
-        studio,
-        fields,
-        run_summary,
-        await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"]),
-    )
+    step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    return studio, fields, run_summary, step
 
 
 async def _branch(request: Request) -> Response:
@@ -196,9 +191,8 @@ async def _branch(request: Request) -> Response:
         raise UsageError("write what the Expert should do from here")
     if not step.checkpoint_id or not _is_coordinator(run_summary):
         raise UsageError("only a checkpoint of the Coordinator can be branched from")
-    return await _start_work(
-        request, studio, _continue_from(studio, run_summary, query, step.checkpoint_id, None, request)
-    )
+    work = _continue_from(studio, run_summary, query, step.checkpoint_id, None, request)
+    return await _start_work(request, studio, work)
 
 
 async def _rerun(request: Request) -> Response:
@@ -234,6 +228,5 @@ def _continue_from(
 
 
 async def _start_work(request: Request, studio: Studio, work: DriveJob) -> Response:
-    """Start a Job, and redirect to its page as soon as it has begun."""
     job_id = await studio.served_project.job_tasks.start(work, None).wait_until_begun()
     return see_other(f"/jobs/{job_id}")

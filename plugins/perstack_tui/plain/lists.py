@@ -124,10 +124,8 @@ class Lists:
 
     async def checkpoints(self, job_id: str | None) -> list[str]:
         """Return the checkpoints of a Job as lines. Raises PerstackError."""
-        self._checkpoint_refs, self._checkpoints_job_id = (
-            () if job_id is None else places_of(await self._host.jobs.logs(job_id)),
-            job_id,
-        )
+        self._checkpoint_refs = () if job_id is None else places_of(await self._host.jobs.logs(job_id))
+        self._checkpoints_job_id = job_id
         lines = [
             shorten(
                 f"{number}. {checkpoint_title(checkpoint_ref)} {checkpoint_ref.expert}{_question_note(checkpoint_ref)}",

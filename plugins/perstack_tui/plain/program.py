@@ -84,9 +84,7 @@ class PlainProgram:
         self._draft: list[str] = []
         self._experts: list[Expert] = []
         self._lists = Lists(host)
-        self._settling_index: int | None = (
-            None  # index of the unsettled call that is being asked about; None without one
-        )
+        self._settling_index: int | None = None  # index of the unsettled call in question; None without one
         self._asks_to_leave = False
         self._is_leaving = False
 
@@ -157,13 +155,13 @@ class PlainProgram:
         asking = session.open_question
         if asking is None:
             if session.resume_from is not None:
-                self.write_line(f"> {hint_of(session, interrupt_key=_STOPS)}")
+                self.write_line(f"> {hint_of(session, stop_key=_STOPS)}")
             elif session.expert_key is None and session.job_id is None:
                 self._choose("")
             elif session.unsettled and self._settling_index is None:
                 self.write_line(f"{count(len(session.unsettled), 'call')} without a result; Enter asks how they ended")
             else:
-                self.write_line(f"> {hint_of(session, interrupt_key=_STOPS)}")
+                self.write_line(f"> {hint_of(session, stop_key=_STOPS)}")
             return
         if shown_job.shown_question_id != asking.id:
             self._discard()
@@ -254,10 +252,10 @@ class PlainProgram:
                 session.tell(text)
                 return
             if text.strip():
-                self.write_line(f"not sent: {hint_of(session, interrupt_key=_STOPS)}")
+                self.write_line(f"not sent: {hint_of(session, stop_key=_STOPS)}")
             self._do_status()
         elif (session.is_unfollowed or session.is_unread) and text.strip() and session.resume_from is None:
-            self.write_line(f"not sent: {hint_of(session, interrupt_key=_STOPS)}")
+            self.write_line(f"not sent: {hint_of(session, stop_key=_STOPS)}")
         elif (asking := session.open_question) is not None:
             self._answer(asking, text)
         elif not text.strip() and session.resume_from is not None:
@@ -437,10 +435,8 @@ class PlainProgram:
         open_job.session.watch(job_id)
 
     def _do_branch(self, argument: str, *, answers_again: bool) -> None:
-        session, checkpoint_ref = (
-            self.shown_job.session,
-            self._lists.checkpoint_at(argument, self.shown_job.session.job_id),
-        )
+        session = self.shown_job.session
+        checkpoint_ref = self._lists.checkpoint_at(argument, session.job_id)
         if checkpoint_ref is None or session.is_busy:
             self.write_line("the Job is at work" if session.is_busy else "where? give a number from /checkpoints")
             return
@@ -451,7 +447,7 @@ class PlainProgram:
         self.shown_job.shown_question_id = None
         session.branch(checkpoint_ref.id, again)
         if again is not None:
-            self.write_line(f"> {hint_of(session, interrupt_key=_STOPS)}")
+            self.write_line(f"> {hint_of(session, stop_key=_STOPS)}")
         self._print_prompt()
 
     async def _do_model(self, name: str) -> None:

@@ -33,9 +33,7 @@ class ScreenHost(Protocol):
 
     host: Host
     location_options: str  # the project's location options, appended to each copied command
-    names_workspace: (
-        bool  # True if the user named the workspace: only then may a Job of another folder be rewound in it
-    )
+    names_workspace: bool  # True if the user named the workspace: then a Job of another folder may be rewound in it
 
     def show(self, screen: OverlayScreen) -> None:
         """Show a screen above the current one."""
@@ -100,7 +98,6 @@ class OverlayScreen(Screen[None]):
         """Read a Job again if this screen shows it; does nothing in the base class."""
 
     def action_back(self) -> None:
-        """Return to the Jobs."""
         self.dismiss()
 
 

@@ -84,7 +84,6 @@ class ExportScreen(ListScreen[_ExportFormat]):
         self._show_default_path()
 
     def action_form(self, step: int) -> None:
-        """Choose the next or previous format."""
         self._list.move(step)
 
     def _show_default_path(self) -> None:

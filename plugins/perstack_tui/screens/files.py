@@ -52,7 +52,6 @@ class FilesScreen(LinesScreen):
         self._show()
 
     def action_view(self, step: int) -> None:
-        """Show the next or previous comparison."""
         self._view_index = (self._view_index + step) % len(self._views)
         self._show()
 
@@ -140,10 +139,8 @@ class RewindScreen(LinesScreen):
             return wrapped_lines(self._problem, width, "bad")
         rewound, plan = self._rewound, self._plan
         if rewound is not None:
-            return [
-                *wrapped_lines(f"rewound, {stat_words(rewound.files)}", width, "good"),
-                *self._undo_lines(rewound, width),
-            ]
+            outcome = wrapped_lines(f"rewound, {stat_words(rewound.files)}", width, "good")
+            return [*outcome, *self._undo_lines(rewound, width)]
         if plan is None:
             return wrapped_lines("…", width, "dim")
         if not plan.files:

@@ -84,7 +84,6 @@ class ModelScreen(ListScreen[ModelRow]):
         )
 
     def action_row(self, step: int) -> None:
-        """Choose the next or previous row."""
         self._list.move(step)
 
     @on(Input.Changed)
@@ -100,7 +99,7 @@ class ModelScreen(ListScreen[ModelRow]):
 
     @override
     def open(self, row: ModelRow) -> None:
-        self._session.use_model(None if row.is_configured else row.name)
+        self._session.use_model(None if row.is_default else row.name)
         if warning := unknown_model_warning(row.name, self._known_names):
             self.notify(warning, severity="warning", markup=False)
         self.dismiss()

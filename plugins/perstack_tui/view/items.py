@@ -29,7 +29,7 @@ _MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
 
 # keys shown of JSON results, the most important first
-_RESULT_KEYS = (
+_TEXT_KEYS = (
     "error",
     "output",
     "stdout",
@@ -120,7 +120,6 @@ class Stream(TreeItem):
         return self.text
 
     def append(self, delta: str) -> None:
-        """Append streamed text."""
         text = clean(delta)
         self._pieces.append(text)
         self._open_text += text
@@ -149,7 +148,7 @@ class Stream(TreeItem):
 class CallItem(TreeItem):
     """A tool call: its arguments, duration and result."""
 
-    __slots__ = ("_diff_arguments", "_has_line_numbers", "asks_later", "activity", "diff_lines")
+    __slots__ = ("_diff_args", "_has_line_numbers", "activity", "asks_later", "diff_lines")
 
     can_fold = True
 
@@ -159,10 +158,10 @@ class CallItem(TreeItem):
         self.asks_later = False  # True if the approval is asked only after the other delegates have stopped
         self._has_line_numbers = call_activity.result is not None  # True if the diff has the file's line numbers
         # names of the arguments that the diff shows, and the diff's lines
-        self._diff_arguments, self.diff_lines = _diff_of(call_activity)
+        self._diff_args, self.diff_lines = _diff_of(call_activity)
 
     @property
-    def _waiting_text(self) -> str:
+    def _wait_text(self) -> str:
         if self.activity.rule is not None:
             moment = " when the other delegates have stopped" if self.asks_later else ""
             return f"needs your approval{moment} ({self.activity.rule})"
@@ -170,57 +169,34 @@ class CallItem(TreeItem):
 
     @override
     def whole_text(self) -> str:
-        part, call_activity = self.activity.part, self.activity
+        part, activity = self.activity.part, self.activity
         args = "" if part is None else f"{brief(part)}\n{json.dumps(part.args, ensure_ascii=False)}"
-        parts = (
-            call_activity.name,
-            args,
-            self._waiting_text,
-            call_activity.progress,
-            *self.diff_lines,
-            call_activity.result,
-        )
+        parts = (activity.name, args, self._wait_text, activity.progress, *self.diff_lines, activity.result)
         return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
         if self.activity.result is not None and not self._has_line_numbers:
             self._has_line_numbers = True
-            self._diff_arguments, self.diff_lines = _diff_of(self.activity)
+            self._diff_args, self.diff_lines = _diff_of(self.activity)
         return [self._head(context), *self._lines_below(context)]
 
     def _head(self, context: RenderContext) -> Line:
-        style: Style = "bad" if self.activity.is_error else "ask" if self._waiting_text else "call"
-        mark = (
-            "✗"
-            if self.activity.is_error
-            else "?"
-            if self._waiting_text
-            else "●"
-            if self.activity.result is not None
-            else "○"
-        )
-        duration_text = self._duration_text(context.now)
-        free_cells = max(4, context.width - 3 - cells(self.activity.name) - len(duration_text) - 1)
+        activity, is_done = self.activity, self.activity.result is not None
+        style: Style = "bad" if activity.is_error else "ask" if self._wait_text else "call"
+        mark = "✗" if activity.is_error else "?" if self._wait_text else "●" if is_done else "○"
+        time = self._duration_text(context.now)
+        free_cells = max(4, context.width - 3 - cells(activity.name) - len(time) - 1)
         arguments = shorten(self._argument_text(), free_cells) if free_cells > 4 else ""
-        name = shorten(self.activity.name, max(4, context.width - 3 - len(duration_text)))
-        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(duration_text))
-        return (
-            Span(f"{mark} ", style),
-            Span(name, "strong"),
-            Span(" "),
-            Span(arguments),
-            Span(gap),
-            Span(duration_text, "dim"),
-        )
+        name = shorten(activity.name, max(4, context.width - 3 - len(time)))
+        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(time))
+        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(arguments), Span(gap), Span(time, "dim"))
 
     def _argument_text(self) -> str:
         if self.activity.part is None:
             return ""
-        args = {name: value for name, value in self.activity.part.args.items() if name not in self._diff_arguments}
-        return brief(
-            self.activity.part.model_copy(update={"args": args}) if self._diff_arguments else self.activity.part
-        )
+        args = {name: value for name, value in self.activity.part.args.items() if name not in self._diff_args}
+        return brief(self.activity.part.model_copy(update={"args": args}) if self._diff_args else self.activity.part)
 
     def _duration_text(self, now: int) -> str:
         if self.activity.began is not None:
@@ -229,11 +205,11 @@ class CallItem(TreeItem):
 
     def _lines_below(self, context: RenderContext) -> Iterator[Line]:
         width = context.width - 4
-        if self._waiting_text:
-            yield _indented_line(one_line_of(self._waiting_text, width, "ask"))
+        if self._wait_text:
+            yield _indented_line(one_line_of(self._wait_text, width, "ask"))
         if self.activity.began is not None and self.activity.progress:
             yield _indented_line(one_line_of(self.activity.progress, width, "dim"))
-        if not self.activity.is_error and not self._waiting_text:
+        if not self.activity.is_error and not self._wait_text:
             yield from self._shown_diff(width)
         if self.is_open:
             yield from self._all_arguments(width)
@@ -253,7 +229,7 @@ class CallItem(TreeItem):
 
     def _all_arguments(self, width: int) -> Iterator[Line]:
         for name, value in () if self.activity.part is None else self.activity.part.args.items():
-            if name not in self._diff_arguments:
+            if name not in self._diff_args:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 yield from _text_block(f"{name}: {text}", width, "dim")
         if self.activity.result is not None:
@@ -329,12 +305,10 @@ class RunBranch(TreeBranch):
             return []
         sign = "▾" if self.is_open else "▸"
         end = context.now if activity.ended is None else activity.ended
-        duration_text = (
+        time = (
             "" if activity.started is None or end - activity.started < 1000 else whole_seconds(end - activity.started)
         )
-        details = ", ".join(
-            part for part in (count(activity.steps, "step") if activity.steps else "", duration_text) if part
-        )
+        details = ", ".join(part for part in (count(activity.steps, "step") if activity.steps else "", time) if part)
         query = shorten(activity.query, max(4, context.width - 6 - cells(activity.label) - len(details)))
         style = _STYLE_BY_STATE.get(activity.state, "call")
         mark = f"{_MARKS[style]} " if style in _MARKS else ""
@@ -375,16 +349,13 @@ def summary_line(result: str) -> str:
         except (ValueError, RecursionError):
             parsed = None
         if isinstance(parsed, dict):
-            text = next(
-                (field for name in _RESULT_KEYS if isinstance(field := parsed.get(name), str)), None
-            ) or " ".join(
+            text = next((field for name in _TEXT_KEYS if isinstance(field := parsed.get(name), str)), None) or " ".join(
                 value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in parsed.values()
             )
     return next((line for line in text.split("\n") if line.strip()), "")
 
 
 def diff_line(text: str, width: int) -> Line:
-    """Return a line of a diff, styled by its sign and cut to the width."""
     style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
     return (Span(_shorten_if_needed(text, width), style),)
 

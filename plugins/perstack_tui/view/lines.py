@@ -58,14 +58,14 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
 # The hint about what can be typed now.
 
 
-def hint_of(job_session: Session, *, interrupt_key: str = "Esc") -> str:
-    """Return the hint for the Job's state; `interrupt_key` is the name of the key that interrupts."""
+def hint_of(job_session: Session, *, stop_key: str = "Esc") -> str:
+    """Return the hint for the Job's state; `stop_key` is the name of the key that interrupts."""
     asking, checkpoint_id = job_session.open_question, job_session.resume_from
     if job_session.is_unread:
         return "the Job could not be read; Enter tries again"
     if checkpoint_id is not None:
         next_text = "a new query" if job_session.question_again is None else "another answer"
-        return one_line(f"{next_text}, in a branch from {checkpoint_id}; {interrupt_key} leaves the branch")
+        return one_line(f"{next_text}, in a branch from {checkpoint_id}; {stop_key} leaves the branch")
     if asking is not None and asking.call_digest:
         return "y, a or n decides"
     step = job_session.resumption
@@ -74,14 +74,12 @@ def hint_of(job_session: Session, *, interrupt_key: str = "Esc") -> str:
     key = job_session.expert_key
     drives = job_session.drives and job_session.state == "queued"
     action = (
-        f"{interrupt_key} stops watching"
-        if job_session.is_busy
-        else f"Enter {'drives it here' if drives else 'follows it'}"
+        f"{stop_key} stops watching" if job_session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
     )
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
         "running": "tell it something" if job_session.accepts_texts else "",
-        "reading": f"{interrupt_key} stops watching",
+        "reading": f"{stop_key} stops watching",
         "watching": f"another process drives it; {action}",
         "queued": f"waits for a worker; {action}",
         "asking": "your answer",

@@ -16,7 +16,7 @@ class ModelRow(NamedTuple):
 
     name: str
     note: str = ""
-    is_configured: bool = False  # True for the model that is configured by the definition and the options
+    is_default: bool = False  # True for the model that is configured by the definition and the options
     is_in_force: bool = False
     is_unknown: bool = False  # True for a typed name that is in no list
 
@@ -28,7 +28,7 @@ def model_rows(configured: str, known: Sequence[str], chosen: str | None, typed:
     """
     configured_name, typed = parts_of(configured)[1], typed.strip()
     default = ModelRow(
-        configured_name, _join_notes("as set", chosen is None), is_configured=True, is_in_force=chosen is None
+        configured_name, _join_notes("as set", chosen is None), is_default=True, is_in_force=chosen is None
     )
     others = [name for name in known if name != configured_name]
     if chosen is not None and chosen not in others:
@@ -58,9 +58,7 @@ def unknown_model_warning(name: str, known: Sequence[str]) -> str:
 
 
 def _nearest_model(name: str, known: Sequence[str]) -> str | None:
-    return nearest(
-        name, [candidate for candidate in known if candidate.startswith(NAMED) is name.startswith(NAMED)], _SIMILARITY
-    )
+    return nearest(name, [other for other in known if other.startswith(NAMED) is name.startswith(NAMED)], _SIMILARITY)
 
 
 def _join_notes(note: str, is_in_force: bool) -> str:

@@ -35,7 +35,6 @@ def one_line_of(text: str, width: int, style: Style = "") -> Line:
 
 
 def text_of(line: Line) -> str:
-    """Return the line without its styles."""
     return "".join(span.text for span in line)
 
 

@@ -19,10 +19,8 @@ from perstack_tui.view.tree import TreeItem
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
-_ROWS_WITH_ITEM: frozenset[RowItem | None] = (
-    frozenset(  # rows that are not shown as notes, since an item shows their content
-        ("query", "model", "thought", "text", "call", "delegate", "approval", "place", "end")
-    )
+_ROWS_WITH_ITEM: frozenset[RowItem | None] = frozenset(  # rows that need no note, since an item shows their content
+    ("query", "model", "thought", "text", "call", "delegate", "approval", "place", "end")
 )
 
 _MAX_RENDERED_TEXTS = 1_000  # maximum texts of models whose Markdown is rendered, which takes about a millisecond each
@@ -36,7 +34,7 @@ class Transcript:
         self.root = RunBranch()  # the Coordinator's Runs in order, with Runs of delegates below their calls
         self._branches: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
-        self._last_completion_id = ""  # id of the event that completed the Coordinator's latest Run
+        self._completion_id = ""  # id of the event that completed the Coordinator's latest Run
         self._text_count = 0  # number of models' texts so far
 
     # --- display --------------------------------------------------------------------------------------------------
@@ -169,10 +167,8 @@ class Transcript:
         else:
             self._add(event.run_id, MessageItem(event.query, mark="❯", style="strong"))
         origin = event.continued_from
-        continues_last_run = (
-            origin is not None and origin.checkpoint_id == self._last_completion_id and not origin.answers
-        )
-        return [line for line in rows if not (continues_last_run and line.row.word == "continues")]
+        continues_last = origin is not None and origin.checkpoint_id == self._completion_id and not origin.answers
+        return [line for line in rows if not (continues_last and line.row.word == "continues")]
 
     def _add_branch(self, parent_id: str, run_id: str) -> None:
         if run_id not in self._branches:
@@ -221,7 +217,7 @@ class Transcript:
         if event.text.strip() and (activity is None or event.text != activity.last_text):
             self._add_text(event.run_id, event.text)
         if event.run_id not in self._branches:
-            self._last_completion_id = event.id
+            self._completion_id = event.id
 
 
 def _drop_last_items(branch: RunBranch, kinds: type[TreeItem] | UnionType) -> None:

@@ -244,8 +244,7 @@ class LabelledText(TreeItem):
         width = max(8, context.width - _NAME_CELLS - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
         return [
-            (Span(f"  {pad('' if index else self.name, _NAME_CELLS)}", "dim"), Span(text))
-            for index, text in enumerate(texts)
+            (Span(f"  {pad('' if i else self.name, _NAME_CELLS)}", "dim"), Span(text)) for i, text in enumerate(texts)
         ]
 
 
@@ -257,18 +256,11 @@ def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
 def new_messages_page(checkpoint: Checkpoint, diff: MessagesDiff) -> TreeBranch:
     """Return a page of the messages that were removed and added since the previous step."""
     since = diff.since or "the beginning"
-    first_facts = [
-        ("since", since),
-        ("no more", count(len(diff.gone), "message")),
-        ("new", count(len(diff.new), "message")),
-    ]
-    return TreeBranch(
-        [*_facts(checkpoint, first_facts), *_message_nodes(diff.gone, "-"), *_message_nodes(diff.new, "+")]
-    )
+    first = [("since", since), ("no more", count(len(diff.gone), "message")), ("new", count(len(diff.new), "message"))]
+    return TreeBranch([*_facts(checkpoint, first), *_message_nodes(diff.gone, "-"), *_message_nodes(diff.new, "+")])
 
 
 def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:
-    """Return a page of unfolded texts."""
     return TreeBranch([TitledText(title, text, is_open=True) for title, text in texts])
 
 

@@ -13,9 +13,8 @@ from perstack.core.base.text import plain_text
 from perstack.dataclass import dataclass
 from perstack_tui.view.input import FileCompletion, InputHistory, partial_file_name
 
-_MAX_PASTE_CHARS = (
-    100_000  # maximum characters of a paste: showing these takes most of a second, during which all else is blocked
-)
+# maximum characters of a paste: showing these takes most of a second, during which all else is blocked
+_MAX_PASTE_CHARS = 100_000
 
 
 class Composer(TextArea):

@@ -77,7 +77,6 @@ class LinesView(ScrollView, can_focus=True):
         return len(self._lines)
 
     def measure(self) -> None:
-        """Update the scrolled height."""
         self.virtual_size = Size(self.size.width, self.whole_height())
 
     def on_resize(self) -> None:

@@ -66,11 +66,10 @@ class JobPane(Vertical):
         super().__init__(id=id)
         self.session = job_session
         self._view = TranscriptView(job_session.transcript.root, job_session.host.clock.now, id="transcript")
-        self._new_lines_bar = Bar(id="more")  # shows the number of new lines below the window
+        self._more_bar = Bar(id="more")  # shows the number of new lines below the window
         self._find_bar: FindBar | None = None
-        self._next_model_cache: tuple[tuple[str | None, str | None, Project], str] | None = (
-            None  # the model of the next Run, and what it depends on
-        )
+        # the model of the next Run, and what it depends on
+        self._next_model_cache: tuple[tuple[str | None, str | None, Project], str] | None = None
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
         self._panel = AskPanel(job_session.host.workspace, self._forward_key, self.focus_composer)
@@ -79,7 +78,7 @@ class JobPane(Vertical):
             input_history, job_session.host.workspace, enter=self._submit, choose=self._move_choice, id="composer"
         )
         self._status_bar = Bar(id="standing")
-        self._chosen_key: str | None = None
+        self._chosen: str | None = None
         self._expert_filter = ""  # the text that filtered the Experts when one was chosen
         self._is_refusing = False  # True if a reason for a no is being typed
         # unfinished arguments of the call that was edited last, by id of its question
@@ -91,7 +90,7 @@ class JobPane(Vertical):
     @override
     def compose(self) -> ComposeResult:
         yield self._view
-        yield self._new_lines_bar
+        yield self._more_bar
         yield self._experts
         yield self._panel
         yield self._completions_bar
@@ -142,12 +141,10 @@ class JobPane(Vertical):
 
     @on(TranscriptView.Moved)
     def _show_new_lines(self) -> None:
-        new_count = self._view.new_lines if self._view.display else 0
-        self._new_lines_bar.display = bool(new_count)
-        if new_count:
-            self._new_lines_bar.set(
-                (Span(f"↓ {count(new_count, 'new line')}", "person"), Span("   ^End shows them", "dim"))
-            )
+        new = self._view.new_lines if self._view.display else 0
+        self._more_bar.display = bool(new)
+        if new:
+            self._more_bar.set((Span(f"↓ {count(new, 'new line')}", "person"), Span("   ^End shows them", "dim")))
 
     @on(events.Click, "#more")
     def to_end(self) -> None:
@@ -248,8 +245,8 @@ class JobPane(Vertical):
         """Return the Experts that match the typed text; choose the first if the choice is not among them."""
         experts = filter_experts(self.session.host.experts.all(), self.composer.text)
         keys = [expert.key for expert in experts]
-        if self._chosen_key not in keys or self._expert_filter != self.composer.text:
-            self._chosen_key = keys[0] if keys else None
+        if self._chosen not in keys or self._expert_filter != self.composer.text:
+            self._chosen = keys[0] if keys else None
         self._expert_filter = self.composer.text
         return experts
 
@@ -257,15 +254,11 @@ class JobPane(Vertical):
         experts = self._offered_experts()
         width = max(30, self.screen.size.width - 2)
         head: list[Line] = [(), (Span("  Choose an Expert", "strong"),), ()]
-        lines = [*head, *expert_lines(experts, self._chosen_key, width)]
+        lines = [*head, *expert_lines(experts, self._chosen, width)]
         if not experts:
             lines.append((Span("  no Expert matches", "dim"),))
         self._experts.show(lines)
-        top = (
-            [expert.key for expert in experts].index(self._chosen_key) + len(head)
-            if self._chosen_key is not None
-            else 0
-        )
+        top = [expert.key for expert in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
         self._experts.scroll_to(y=max(0, top - self._experts.size.height + 2), animate=False)
 
     # --- user actions ---------------------------------------------------------------------------------------------
@@ -278,8 +271,8 @@ class JobPane(Vertical):
 
     def _move_choice(self, step: int) -> None:
         keys = [expert.key for expert in self._offered_experts()]
-        if self._chosen_key is not None:
-            self._chosen_key = keys[max(0, min(keys.index(self._chosen_key) + step, len(keys) - 1))]
+        if self._chosen is not None:
+            self._chosen = keys[max(0, min(keys.index(self._chosen) + step, len(keys) - 1))]
             self._show_experts()
 
     @on(Composer.Completing)
@@ -315,7 +308,6 @@ class JobPane(Vertical):
         self._offer_keys()
 
     def focus_composer(self) -> None:
-        """Focus the input."""
         self.screen.set_focus(self.composer)
 
     def interrupt(self) -> None:
@@ -346,7 +338,7 @@ class JobPane(Vertical):
             session.follow()
         elif session.expert_key is None and session.job_id is None:
             self._offered_experts()
-            self.choose(self._chosen_key)
+            self.choose(self._chosen)
         elif asking is not None:
             self._answer(asking, text)
         elif text.strip():
@@ -370,7 +362,6 @@ class JobPane(Vertical):
         self.to_end()
 
     def choose(self, key: str | None) -> None:
-        """Choose the Expert of this tab."""
         if key is not None:
             self.session.expert_key = key
             self.composer.clear_sent(keep=False)

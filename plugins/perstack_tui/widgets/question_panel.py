@@ -72,13 +72,11 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     class Settled(Message):
         """The unsettled calls are settled, so that the Job can be resumed."""
 
-    def __init__(
-        self, workspace: Path, forward_key: Callable[[events.Key], None], give_focus_away: Callable[[], None]
-    ) -> None:
-        """Pass a key after the deciding one to `forward_key`; give the focus away with `give_focus_away`."""
+    def __init__(self, workspace: Path, forward_key: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
+        """Pass a key after the deciding one to `forward_key`; give the focus away with `leave`."""
         super().__init__()
         self._forward_key = forward_key
-        self._give_focus_away = give_focus_away
+        self._leave = leave
         self._is_leaving = self._waits_for_keys = False
         self._workspace = workspace
         self._session: Session | None = None
@@ -86,9 +84,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._chosen_index = 0
         self._has_decided = False  # True once a key has decided: further keys are not for this question
         self._visible_lines = 0  # number of question lines visible at once
-        self._read_lines: list[Line] | None = (
-            None  # the question's lines once the last of them has been visible; None before
-        )
+        # the question's lines once the last of them has been visible; None before
+        self._read_lines: list[Line] | None = None
         self._notes: Sequence[str] = ()  # lines below the hint
         self._is_refused = False  # True while the reason for a no is typed
         self._cached_lines: list[Line] = []  # the question's lines, made for `_cache_key` at `_cached_at`
@@ -219,7 +216,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.call_later(self._leave_after_keys)
         elif self._is_leaving:
             self._is_leaving = False
-            self._give_focus_away()
+            self._leave()
 
     def on_focus(self) -> None:
         """Update the hint, which depends on the focus."""

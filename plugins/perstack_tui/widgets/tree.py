@@ -41,12 +41,10 @@ class NodesView(LinesView):
         self._chosen: TreeItem | None = None
         self._follows = follows  # True if the view currently follows its end
         self._window_lines: list[PlacedLine] = []  # the visible lines
-        self._window: tuple[int, int] | None = (
-            None  # top and height of the window for which they were made; None to make them again
-        )
-        self._seen_height = (
-            0  # height up to which lines are not new: when the view last followed its end, and unfolded lines since
-        )
+        # top and height of the window for which they were made; None to make them again
+        self._window: tuple[int, int] | None = None
+        # height up to which lines are not new: when the view last followed its end, and unfolded lines since
+        self._seen_height = 0
         self._shown_match: SearchMatch | None = None  # the shown match of a search
         self._match_line = -1  # the line of the shown match
 
@@ -175,7 +173,6 @@ class NodesView(LinesView):
         self.refresh()
 
     def action_fold_chosen(self) -> None:
-        """Fold or unfold the chosen item."""
         if self._chosen is not None:
             self.fold(self._chosen)
 

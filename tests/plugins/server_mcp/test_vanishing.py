@@ -230,12 +230,12 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
 
     async def work() -> None:
         async with serve_projects(ServeOptions(open_host(terminal.workspace), open_host)) as workspaces:  # type: ignore[arg-type]
-            async with listening(workspaces, max_idle_s=SECONDS) as url:
+            async with listening(workspaces, idle=SECONDS) as url:
                 await asyncio.gather(
                     *(polite(url) for _ in range(5)), *(polite(url, list_roots_callback=roots) for _ in range(5))
                 )
                 await until_none_is_left()
-            async with listening(workspaces, max_idle_s=0.3) as url:
+            async with listening(workspaces, idle=0.3) as url:
                 await asyncio.gather(*(rude(url) for _ in range(5)))
                 await until_none_is_left()
 
@@ -257,7 +257,7 @@ def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
     async def work() -> None:
         async with (
             serve_projects(ServeOptions(home, lambda folder: home)) as workspaces,
-            listening(workspaces, max_idle_s=SECONDS) as url,
+            listening(workspaces, idle=SECONDS) as url,
             Client(url, mode="legacy", list_roots_callback=never) as client,
         ):
             assert "solo" in {tool.name for tool in (await client.list_tools()).tools}
