@@ -10,8 +10,8 @@ from another host, and no page has inline code (`access.HEADERS`).
   what the page looks like.
 - `conversation` folds the events of a Run into entries. A reloaded page equals one that followed the Job,
   since both render each entry by the template `entry.html`; `live` sends the changed entries.
-- `run_lines` finds a step by binary search, so a long log is not read for one; `sent` rebuilds the step's request with
-  the fold that made it, and `call_reasons` explains why its calls ran. `checks` keeps the reports of verification.
+- `run_lines` finds a step by binary search, so a long log is not read for one; `sent_requests` rebuilds the step's
+  request with the fold that made it, and `call_reasons` explains why its calls ran. `checks` keeps check reports.
 - `words` has the filters: text of a model, tool, file or name is never markup. Markdown is rendered without HTML, and a
   link becomes text that shows its address.
 - `costs` adds up the spending of Jobs; `plots` turns numbers into places; a macro in `plots.html` draws them as SVG.

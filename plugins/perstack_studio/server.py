@@ -27,9 +27,9 @@ from perstack_studio.access import ENTER, StudioAccess
 from perstack_studio.app import build_app
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.question_count import OpenQuestionCount, count_questions
 from perstack_studio.search_index import SearchIndex
 from perstack_studio.studio import Studio, make_templates
-from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _SHUTDOWN_TIME_S = 3  # maximum seconds for open responses to end

@@ -22,8 +22,8 @@ from perstack_studio.access import StudioAccess
 from perstack_studio.checks import Checks
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.question_count import OpenQuestionCount
 from perstack_studio.search_index import SearchIndex
-from perstack_studio.waiting import OpenQuestionCount
 from perstack_studio.words import cleaned, filters
 
 if TYPE_CHECKING:

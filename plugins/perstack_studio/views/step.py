@@ -22,7 +22,7 @@ from perstack.errors import PerstackError, UsageError
 from perstack_studio.call_reasons import CallReason, reasons_of
 from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, find_run
-from perstack_studio.sent import SentRequest, sent_request
+from perstack_studio.sent_requests import SentRequest, sent_request
 from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
 
 MAX_FOLDED = 3_000  # maximum events that are folded for the page of a step; with more, only at a person's request

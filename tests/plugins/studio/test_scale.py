@@ -23,8 +23,8 @@ from perstack_studio import access
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feed, Feeds
 from perstack_studio.places import last_events, seq_of_step
+from perstack_studio.question_count import OpenQuestionCount, count_questions
 from perstack_studio.views.conversation import WINDOW_EVENTS, window
-from perstack_studio.waiting import OpenQuestionCount, count_questions
 
 STEPS = 400
 

@@ -21,7 +21,7 @@ from perstack.ports.storage import RunRef
 from perstack.testing.scripted import ScriptedProvider, TurnLike, tool, turn
 from perstack_studio.call_reasons import reasons_of
 from perstack_studio.run_lines import RunLines
-from perstack_studio.sent import sent_request
+from perstack_studio.sent_requests import sent_request
 from perstack_studio.views.step import read_step
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
