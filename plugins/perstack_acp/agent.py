@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answer_reading import ALWAYS, accepted_answers, describe_accepted
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.messages.media import PDF
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, fitted_change
 from perstack.doors.shared.next_step_phrases import acp_phrase
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from acp.interfaces import Agent
 
 
-# Attachments of a prompt: images, documents, and links to such files of the workspace.
+# Attachments of a prompt: images and PDFs, embedded or as links to files of the workspace.
 
 Block = (
     schema.TextContentBlock
@@ -52,32 +53,33 @@ Block = (
 )
 
 
-async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
-    """Return the prompt's images and PDFs, embedded or linked in the workspace. Raises UsageError if not base64."""
+async def _read_attachments(prompt: Iterable[Block], host: Host) -> list[Blob]:
+    """Return the prompt's images and PDFs. Raises UsageError for embedded data that is not base64."""
     attachments: list[Blob] = []
     for block in prompt:
         match block:
             case schema.ImageContentBlock():
-                attachments.append(Blob(_decode_base64(block.data), name=_name(block.uri)))
+                attachments.append(Blob(_decode_base64(block.data), name=_file_name(block.uri)))
             case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents() as resource):
-                attachments.append(Blob(_decode_base64(resource.blob), name=_name(resource.uri)))
-            case schema.ResourceContentBlock() if _is_shown(block):
-                attachments += await _attach_link(block.uri, host)
+                attachments.append(Blob(_decode_base64(resource.blob), name=_file_name(resource.uri)))
+            case schema.ResourceContentBlock() if _is_image_or_pdf(block):
+                attachments += await _read_linked_file(block.uri, host)
             case _:
                 continue
     return attachments
 
 
-async def _attach_link(uri: str, host: Host) -> list[Blob]:
+async def _read_linked_file(uri: str, host: Host) -> list[Blob]:
+    """Return the file of the workspace that a URI names; empty if it cannot be read."""
     try:
         return [await read_workspace_file(host, uri)]
     except UsageError:
-        return []  # a missing file or one outside the workspace is still named in the query
+        return []  # missing or outside the workspace: the text of the prompt still names it
 
 
-def _is_shown(block: schema.ResourceContentBlock) -> bool:
-    kind = block.mime_type or guess_type(urlsplit(block.uri).path)[0] or ""
-    return kind.startswith("image/") or kind == "application/pdf"
+def _is_image_or_pdf(block: schema.ResourceContentBlock) -> bool:
+    mime_type = block.mime_type or guess_type(urlsplit(block.uri).path)[0] or ""
+    return mime_type.startswith("image/") or mime_type == PDF
 
 
 def _decode_base64(data: str) -> bytes:
@@ -87,11 +89,11 @@ def _decode_base64(data: str) -> bytes:
         raise UsageError("an attachment of the prompt is not base64: the client must encode it") from None
 
 
-def _name(uri: str | None) -> str | None:
+def _file_name(uri: str | None) -> str | None:
     return basename(unquote(urlsplit(uri).path)) or None if uri else None
 
 
-_PROTOCOL = 1
+_PROTOCOL_VERSION = 1
 
 
 class PerstackAgent:
@@ -103,7 +105,7 @@ class PerstackAgent:
         self._sessions = sessions
 
     def on_connect(self, conn: Client) -> None:
-        """Keep the editor's end of the connection."""
+        """Keep the connection, by which requests and notifications reach the editor."""
         self._client = conn
 
     async def initialize(
@@ -113,11 +115,11 @@ class PerstackAgent:
         client_info: schema.Implementation | None = None,
         **kwargs: Any,
     ) -> schema.InitializeResponse:
-        """Return the agent's capabilities and keep the editor's name and version."""
+        """Keep the editor's name and version, and return the agent's capabilities."""
         if client_info is not None:
             self._sessions.client = f"{client_info.name} {client_info.version}"
         return schema.InitializeResponse(
-            protocol_version=min(protocol_version, _PROTOCOL),
+            protocol_version=min(protocol_version, _PROTOCOL_VERSION),
             agent_capabilities=schema.AgentCapabilities(
                 load_session=True,
                 prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
@@ -128,37 +130,37 @@ class PerstackAgent:
 
     async def new_session(self, cwd: str, **kwargs: Any) -> schema.NewSessionResponse:
         """Open a session in a directory, with the Experts of its perstack.toml as modes."""
-        with _errors():
+        with _convert_errors():
             editor_session = self._sessions.new(cwd)
-            return schema.NewSessionResponse(session_id=editor_session.id, modes=_modes(editor_session))
+            return schema.NewSessionResponse(session_id=editor_session.id, modes=_session_modes(editor_session))
 
     async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> schema.LoadSessionResponse:
-        """Show the messages of a Job again, and open it as a session."""
-        with _errors():
+        """Open an existing Job as a session, and send its messages to the editor."""
+        with _convert_errors():
             editor_session = await self._sessions.load(cwd, session_id)
             job = await editor_session.host.jobs.load(session_id)
             run = job.coordinator
             for update in replay_updates(run.messages):
                 await self._client.session_update(session_id, update)
             if (asking := job.question) is not None:
-                await self._say(editor_session, _in_words(asking, form_of(asking, editor_session.workspace)))
-            return schema.LoadSessionResponse(modes=_modes(editor_session))
+                await self._send_text(editor_session, _question_text(asking, form_of(asking, editor_session.workspace)))
+            return schema.LoadSessionResponse(modes=_session_modes(editor_session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> schema.ListSessionsResponse:
         """Return the Jobs of a directory, the most recently written first."""
-        with _errors():
+        with _convert_errors():
             if cwd is None:
                 return schema.ListSessionsResponse(sessions=[])
             page = await self._sessions.host(cwd).jobs.list(limit=50, after=cursor)
             return schema.ListSessionsResponse(
-                sessions=[_info(summary, cwd) for summary in page.jobs], next_cursor=page.next
+                sessions=[_session_info(summary, cwd) for summary in page.jobs], next_cursor=page.next
             )
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
-        """Choose the Expert. A session that has begun keeps its Expert: context is never shared."""
-        with _errors():
+        """Choose the Expert. Raises RequestError in a session that has begun, since Experts never share a context."""
+        with _convert_errors():
             editor_session = self._sessions.get(session_id)
             if editor_session.has_begun and mode_id != editor_session.expert_key:
                 raise UsageError(
@@ -172,46 +174,48 @@ class PerstackAgent:
             return schema.SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> schema.PromptResponse:
-        """Perform one turn. A question with choices is asked at once; any other ends the turn."""
-        with _errors():
+        """Perform one turn. A question with choices is asked within the turn; any other ends it."""
+        with _convert_errors():
             editor_session = self._sessions.get(session_id)
             editor_session.is_cancelled = False
-            await self._consent(editor_session)
-            summary = await self._turn(
-                editor_session, _text(prompt), await _attachments_of(prompt, editor_session.host)
+            await self._ask_consent(editor_session)
+            summary = await self._run_turn(
+                editor_session, _prompt_text(prompt), await _read_attachments(prompt, editor_session.host)
             )
             while summary.asking is not None:
-                answer = await self._ask(editor_session, summary.asking)
+                answer = await self._ask_choice(editor_session, summary.asking)
                 if answer is None:
                     break
-                summary = await self._turn(editor_session, answer)
-        # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
-        return schema.PromptResponse(stop_reason="cancelled" if editor_session.is_cancelled else _reason(summary))
+                summary = await self._run_turn(editor_session, answer)
+        # `cancel` may also arrive while a permission request is open and no turn runs (ACP, «Cancellation»).
+        return schema.PromptResponse(stop_reason="cancelled" if editor_session.is_cancelled else _stop_reason(summary))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
         self._sessions.get(session_id).cancel()
 
-    async def _turn(self, editor_session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
+    async def _run_turn(self, editor_session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
+        """Drive the Job with a text until it stops, and send its updates. Raises PerstackError."""
+
         async def send(update: SessionUpdate) -> None:
             await self._client.session_update(editor_session.id, update)
 
         sender = Sender(Updates(editor_session.workspace), send)
-        sending = asyncio.create_task(sender.run())
+        send_task = asyncio.create_task(sender.run())
         try:
             summary = await editor_session.prompt(text, sender, attachments)
             sender.end()
-            await sending
+            await send_task
             return summary
         finally:
-            sending.cancel()
+            send_task.cancel()
 
-    async def _ask(self, editor_session: EditorSession, question: OpenQuestion) -> str | None:
-        """Return the user's choice; None if there are no choices or none was made, after showing it as text."""
+    async def _ask_choice(self, editor_session: EditorSession, question: OpenQuestion) -> str | None:
+        """Ask by a permission request and return the chosen option; without one show the question and return None."""
         form = form_of(question, editor_session.workspace)
         choices = choices_of(form)
         options = [
-            schema.PermissionOption(option_id=choice, name=name, kind=_kind_of(choice))
+            schema.PermissionOption(option_id=choice, name=name, kind=_option_kind(choice))
             for choice, name in choices.items()
         ]
         if options:
@@ -225,10 +229,11 @@ class PerstackAgent:
             reply = await self._client.request_permission(session_id=editor_session.id, tool_call=call, options=options)
             if isinstance(reply.outcome, schema.AllowedOutcome) and reply.outcome.option_id in choices:
                 return reply.outcome.option_id
-        await self._say(editor_session, f"\n\n{_in_words(question, form)}")
+        await self._send_text(editor_session, f"\n\n{_question_text(question, form)}")
         return None
 
-    async def _consent(self, editor_session: EditorSession) -> None:
+    async def _ask_consent(self, editor_session: EditorSession) -> None:
+        """Ask the user whether a changed definition may be used, unless it is too long for a form: then refuse it."""
         live = self._sessions.live(editor_session)
         change = live.open_change
         if change is None or live.is_asked:
@@ -236,7 +241,7 @@ class PerstackAgent:
         page = fitted_change(change, FORM)
         if not page.is_whole:
             live.refuse(change.digest)
-            await self._say(editor_session, f"{page.text}\n\n")
+            await self._send_text(editor_session, f"{page.text}\n\n")
             return
         options = [
             schema.PermissionOption(option_id=choice, name=name, kind="allow_once" if agrees(choice) else "reject_once")
@@ -255,14 +260,15 @@ class PerstackAgent:
                 editor_session.host.use(live.loaded.project)
             return
         live.refuse(change.digest)
-        await self._say(editor_session, f"{change.note.text_for(acp_phrase)}.\n\n")
+        await self._send_text(editor_session, f"{change.note.text_for(acp_phrase)}.\n\n")
 
-    async def _say(self, editor_session: EditorSession, text: str) -> None:
+    async def _send_text(self, editor_session: EditorSession, text: str) -> None:
         await self._client.session_update(editor_session.id, update_agent_message_text(text))
 
 
 @contextmanager
-def _errors() -> Generator[None]:
+def _convert_errors() -> Generator[None]:
+    """Raise RequestError for a PerstackError of the block."""
     try:
         yield
     except PerstackError as error:
@@ -271,18 +277,19 @@ def _errors() -> Generator[None]:
         ) from error
 
 
-def _kind_of(choice: str) -> schema.PermissionOptionKind:
+def _option_kind(choice: str) -> schema.PermissionOptionKind:
     if declines(choice):
         return "reject_once"
     return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
 
 
-def _in_words(question: OpenQuestion, form: Form) -> str:
-    allowed = accepted_answers(question)
-    return f"{form.message}\n({describe_accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
+def _question_text(question: OpenQuestion, form: Form) -> str:
+    """Return a question with its accepted answers, for a user who answers with the next prompt."""
+    accepted = accepted_answers(question)
+    return f"{form.message}\n({describe_accepted(accepted)})" if accepted.is_bound and form.is_whole else form.message
 
 
-def _modes(editor_session: EditorSession) -> schema.SessionModeState:
+def _session_modes(editor_session: EditorSession) -> schema.SessionModeState:
     experts = editor_session.host.project.experts
     if editor_session.has_begun:
         experts = {key: expert for key, expert in experts.items() if key == editor_session.expert_key}
@@ -292,12 +299,13 @@ def _modes(editor_session: EditorSession) -> schema.SessionModeState:
     return schema.SessionModeState(current_mode_id=editor_session.expert_key, available_modes=modes)
 
 
-def _info(summary: JobSummary, cwd: str) -> schema.SessionInfo:
+def _session_info(summary: JobSummary, cwd: str) -> schema.SessionInfo:
     updated_at = local_time(summary.updated_at).astimezone(UTC).isoformat()
     return schema.SessionInfo(session_id=summary.id, cwd=cwd, title=summary.query[:100], updated_at=updated_at)
 
 
-def _text(prompt: Sequence[Block]) -> str:
+def _prompt_text(prompt: Sequence[Block]) -> str:
+    """Return the text of a prompt, with the paths of links and embedded texts. Raises UsageError if it is empty."""
     parts: list[str] = []
     for block in prompt:
         if isinstance(block, schema.TextContentBlock):
@@ -314,8 +322,8 @@ def _text(prompt: Sequence[Block]) -> str:
     return text
 
 
-def _reason(summary: JobSummary) -> schema.StopReason:
-    """Return why the turn ended. Raises RequestError for a failed one."""
+def _stop_reason(summary: JobSummary) -> schema.StopReason:
+    """Return why the turn ended. Raises RequestError if the Job failed."""
     match summary.status:
         case "completed" | "stoppedByInteractiveTool":
             return "end_turn"
@@ -331,7 +339,7 @@ def _reason(summary: JobSummary) -> schema.StopReason:
 
 # The agent on the process's stdin and stdout, until the editor closes them or a stop signal arrives.
 
-_MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+_MESSAGE_ADAPTER: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
 async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
@@ -339,16 +347,16 @@ async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     wire = ProtocolStdio.take_over()
     with cancel_on_stop_signal():
         async with open_sessions(make_host, expert) as sessions:
-            # optional methods of the protocol are missing: the SDK answers them with «method not found»
-            await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
+            # a cast, since the agent lacks optional methods: the SDK answers them with «method not found»
+            await run_agent(cast("Agent", PerstackAgent(sessions)), _StdioTransport(wire))
 
 
-class _Messages:
-    """The SDK's `Transport`, with threads: the event loop cannot wait for files and /dev/null."""
+class _StdioTransport:
+    """The SDK's `Transport` over stdio. It uses threads, since an event loop cannot wait for files and /dev/null."""
 
     def __init__(self, wire: ProtocolStdio) -> None:
         self._wire = wire
-        self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
+        self._incoming = wire.start(_MESSAGE_ADAPTER.validate_json, "ACP")
 
     async def send(self, message: JsonObject) -> None:
         await self._wire.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")

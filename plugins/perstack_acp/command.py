@@ -1,4 +1,4 @@
-"""The command `perstack acp`. The SDK is imported last, because an extra installs it."""
+"""The command `perstack acp`. The SDK is imported last, since only an extra installs it."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ from perstack.system.user import this_user
 from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack.toolkit.context import Blob
 
-# maximum open sessions; the least recently used are dropped, since editors close none, and can be loaded again
+# Maximum open sessions. Editors close none, so the least recently used are dropped; they can be loaded again.
 MAX_OPEN_SESSIONS = 200
 
-MakeHost = Callable[[Path], tuple[Host, LoadedProject]]  # raises DefinitionError, UsageError
+MakeHost = Callable[[Path], tuple[Host, LoadedProject]]  # opens a folder; raises DefinitionError and UsageError
 
 
 @dataclass(slots=True)
 class EditorSession:
-    """A Job, or a future one: the Job begins with the first prompt."""
+    """A session with one Job, which begins with the first prompt."""
 
     id: str
     host: Host
@@ -40,8 +40,8 @@ class EditorSession:
     # the task that drives or follows the turn; None between turns
     turn: asyncio.Task[JobSummary] | None = field(default=None)
     is_cancelled: bool = False  # True if the editor cancelled the latest prompt
-    is_elsewhere: bool = False  # True if a worker drives the turn
-    stopping: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop
+    is_remote: bool = False  # True if a worker drives the turn
+    stop_task: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop
 
     @property
     def workspace(self) -> Path:
@@ -58,37 +58,38 @@ class EditorSession:
                 return await self.host.job(self.id)
             return self.turn.result()
         finally:
-            self.turn, self.is_elsewhere = None, False
+            self.turn, self.is_remote = None, False
 
     def cancel(self) -> None:
         """Interrupt the turn, if one is running."""
         self.is_cancelled = True
         if self.turn is None:
             return
-        if self.is_elsewhere:
-            self.stopping = asyncio.create_task(self._stop_remote(self.turn))
+        if self.is_remote:
+            self.stop_task = asyncio.create_task(self._stop_remote(self.turn))
         else:
             self.turn.cancel()
 
     async def _stop_remote(self, turn: asyncio.Task[JobSummary]) -> None:
         try:
             await self.host.cancel(self.id)
-        except PerstackError:  # it has already stopped, or its worker does not answer
+        except PerstackError:  # the Job has stopped already, or its worker does not answer: stop following
             turn.cancel()
 
     async def _drive(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
+        """Start the Job, answer its question, or continue it with the text, as its state requires."""
         if not self.has_begun:
             self.has_begun = True
             return await self._begin(text, on_event, attachments)
         try:
             summary = await self.host.job(self.id)
-        except NotFound:  # the first turn was stopped before anything was written
+        except NotFound:  # the first turn was stopped before the Job was stored
             return await self._begin(text, on_event, attachments)
         if summary.asking is not None:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
             check_shown_whole(summary.asking, self.workspace, text)
-            self.is_elsewhere = is_driven_by_worker(self.host, summary)
+            self.is_remote = is_driven_by_worker(self.host, summary)
             by = this_user("acp", self.client)
             return await answer_and_follow(
                 self.host, summary, text, question_id=summary.asking.id, by=by, on_event=on_event
@@ -105,7 +106,7 @@ class Sessions:
     """The open sessions, and a Host for each workspace."""
 
     def __init__(self, make_host: MakeHost, expert: str | None) -> None:
-        """Begin new sessions with `expert`; if it is None, with `first_of` the Experts."""
+        """Begin new sessions with this Expert, or if it is None with the one that `default_expert` returns."""
         self.client = ""  # the editor's name and version; empty until it has sent them
         self._make_host = make_host
         self._expert = expert
@@ -116,9 +117,9 @@ class Sessions:
     def new(self, cwd: str) -> EditorSession:
         """Open a session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
-        expert_key = self._default_expert(host)
+        expert_key = self._initial_expert_key(host)
         session_id = next(new_id for new_id in new_ids(host.clock.now()) if new_id not in self._sessions)
-        return self._keep(EditorSession(session_id, host, expert_key, self.client))
+        return self._add(EditorSession(session_id, host, expert_key, self.client))
 
     async def load(self, cwd: str, session_id: str) -> EditorSession:
         """Return the session of an existing Job. Raises NotFound."""
@@ -127,18 +128,19 @@ class Sessions:
             return editor_session
         host = self.host(cwd)
         summary = await host.job(session_id)
-        return self._keep(EditorSession(session_id, host, summary.expert_key, self.client, has_begun=True))
+        return self._add(EditorSession(session_id, host, summary.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> EditorSession:
         """Return an open session. Raises UsageError if it is not open."""
         editor_session = self._sessions.get(session_id)
         if editor_session is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
-        self._sessions[session_id] = self._sessions.pop(session_id)  # most recently used, so dropped last
+        # move it to the end: the least recently used is dropped first
+        self._sessions[session_id] = self._sessions.pop(session_id)
         return editor_session
 
     def host(self, cwd: str) -> Host:
-        """Return the Host of a directory, with its definition read again if it changed."""
+        """Return the Host of a directory, created at the first call. A changed definition is used from now on."""
         workspace = Path(cwd).resolve()
         if workspace not in self._hosts:
             host, loaded = self._make_host(workspace)
@@ -163,27 +165,28 @@ class Sessions:
         for host in self._hosts.values():
             await host.close()
 
-    def _keep(self, editor_session: EditorSession) -> EditorSession:
+    def _add(self, editor_session: EditorSession) -> EditorSession:
+        """Add a session, and drop the least recently used ones without a turn if there are too many."""
         self._sessions[editor_session.id] = editor_session
         unused = [other for other in self._sessions.values() if other.turn is None and other is not editor_session]
         for dropped in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
             del self._sessions[dropped.id]
         return editor_session
 
-    def _default_expert(self, host: Host) -> str:
+    def _initial_expert_key(self, host: Host) -> str:
         experts = host.project.experts
         if self._expert is not None:
             if host.project.expert(self._expert) is None:
                 host.project.check_broken(self._expert)
                 raise UsageError(f"there is no Expert {self._expert!r}; available: {', '.join(experts) or 'none'}")
             return self._expert
-        return first_of(list(experts.values())).key
+        return default_expert(list(experts.values())).key
 
 
-def first_of(experts: Sequence[Expert]) -> Expert:
-    """Return the Expert a session begins with: the first that is not a delegate of another.
+def default_expert(experts: Sequence[Expert]) -> Expert:
+    """Return the first Expert that is not a delegate of another; the first one if all are.
 
-    Raises UsageError for none.
+    Raises UsageError without any Expert.
     """
     if not experts:
         raise UsageError("perstack.toml defines no Expert: write one as [experts.NAME]")
@@ -193,7 +196,7 @@ def first_of(experts: Sequence[Expert]) -> Expert:
 
 @asynccontextmanager
 async def open_sessions(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
-    """Open the sessions. At the end all running turns are interrupted and recorded."""
+    """Yield the sessions. At the end interrupt all running turns, and wait until that is recorded."""
     sessions = Sessions(make_host, expert)
     try:
         yield sessions

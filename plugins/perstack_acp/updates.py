@@ -36,13 +36,13 @@ _TITLE_CELLS = 120
 
 
 def replay_updates(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
-    """Yield queries, replies and calls with their results in order."""
+    """Yield the updates of queries, replies, and calls with their results, in order."""
     for number, message in enumerate(messages):
         match message:
             case UserMessage():
                 yield helpers.update_user_message_text(text_of(message.contents))
             case ExpertMessage():
-                yield from _reply(message, number)
+                yield from _replay_reply(message, number)
             case ToolMessage():
                 for result in message.contents:
                     content = [helpers.tool_content(helpers.text_block(text_of(result.contents)))]
@@ -66,7 +66,7 @@ def _provider_tool_call(part: ProviderToolPart, call_id: str) -> helpers.Session
     )
 
 
-def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
+def _replay_reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
     for index, part in enumerate(message.contents):
         if isinstance(part, TextPart):
             yield helpers.update_agent_message_text(part.text)
@@ -84,7 +84,7 @@ def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdat
 
 Send: TypeAlias = Callable[[helpers.SessionUpdate], Awaitable[None]]
 
-_MAX_RESULT_CHARS = 10_000  # maximum characters shown of a tool result; the model gets all of it
+_MAX_RESULT_CHARS = 10_000  # maximum shown characters of a tool result; the model gets all of it
 
 _KINDS: dict[str, ToolKind] = {
     "readTextFile": "read",
@@ -102,7 +102,7 @@ _KINDS: dict[str, ToolKind] = {
     "exec": "execute",
     "think": "think",
 }
-_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # keys are kinds of calls, not names of tools
+_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls without an update of their own
 
 
 class Updates:
@@ -112,25 +112,25 @@ class Updates:
         """Resolve the paths of tool calls relative to `workspace`."""
         self._workspace = workspace
         self._activity = JobActivity()
-        self._sent = ""  # the text of the Coordinator's current reply that was already sent
+        self._sent_text = ""  # part of the Coordinator's current reply that was sent already
 
     def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that has an update
         self._activity.follow(event)
-        is_mine = not self._activity.is_delegate(event.run_id)
+        is_coordinators = not self._activity.is_delegate(event.run_id)
         match event:
-            case events.StartGeneration() if is_mine:
-                self._sent = ""
-            case StreamText() if is_mine:
-                self._sent += event.delta
+            case events.StartGeneration() if is_coordinators:
+                self._sent_text = ""
+            case StreamText() if is_coordinators:
+                self._sent_text += event.delta
                 yield helpers.update_agent_message_text(event.delta)
-            case StreamReasoning() if is_mine:
+            case StreamReasoning() if is_coordinators:
                 yield helpers.update_agent_thought_text(event.delta)
             case events.FinishGeneration():
                 for index, part in enumerate(event.reply):
                     if isinstance(part, ProviderToolPart):
-                        yield _provider_tool_call(part, _id(event, f"{index}-{part.id}"))
-                if is_mine:
-                    yield from self._say(event.message.text)
+                        yield _provider_tool_call(part, _update_id(event, f"{index}-{part.id}"))
+                if is_coordinators:
+                    yield from self._unsent_text(event.message.text)
             case events.Retry():
                 yield helpers.update_agent_thought_text(
                     f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
@@ -141,27 +141,28 @@ class Updates:
                 yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
             case events.CallTools():
                 for decided in event.calls:
-                    yield from self._call(event, decided.id)
+                    yield from self._start_call(event, decided.id)
             case events.FinishToolCall():
-                yield from self._result(event)
-            case FinishRun() if is_mine:
-                yield from self._say(event.text)
+                yield from self._finish_call(event)
+            case FinishRun() if is_coordinators:
+                yield from self._unsent_text(event.text)
             case SkillDisconnected() if event.reason:
                 yield helpers.update_agent_thought_text(f"({event.text_for(acp_phrase)})\n")
             case _:
                 pass
 
-    def _say(self, text: str) -> Iterator[helpers.SessionUpdate]:
-        if text.strip() and text.strip() != self._sent.strip():
-            yield helpers.update_agent_message_text(f"\n\n{text}" if self._sent else text)
-            self._sent = text
+    def _unsent_text(self, text: str) -> Iterator[helpers.SessionUpdate]:
+        """Yield a complete text, unless it was streamed already."""
+        if text.strip() and text.strip() != self._sent_text.strip():
+            yield helpers.update_agent_message_text(f"\n\n{text}" if self._sent_text else text)
+            self._sent_text = text
 
-    def _call_of(self, event: RunEvent, call_id: str) -> CallActivity | None:
+    def _find_call(self, event: RunEvent, call_id: str) -> CallActivity | None:
         activity = self._activity.run(event.run_id)
         return None if activity is None else activity.calls.get(call_id)
 
-    def _call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
-        call_activity = self._call_of(event, call_id)
+    def _start_call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
+        call_activity = self._find_call(event, call_id)
         if (
             call_activity is None
             or call_activity.part is None
@@ -171,7 +172,7 @@ class Updates:
             return
         owner = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         yield helpers.start_tool_call(
-            _id(event, call_id),
+            _update_id(event, call_id),
             shorten(f"{owner}{call_activity.name} {brief(call_activity.part)}", _TITLE_CELLS),
             kind=_KINDS.get(call_activity.name, "other"),
             status="in_progress",
@@ -179,8 +180,8 @@ class Updates:
             raw_input=call_activity.part.args,
         )
 
-    def _result(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
-        call_activity = self._call_of(event, event.tool_call_id)
+    def _finish_call(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
+        call_activity = self._find_call(event, event.tool_call_id)
         text = text_of(event.contents)
         if call_activity is None or call_activity.kind in _SILENT_KINDS:
             todos = None if call_activity is None or call_activity.kind == "attemptCompletion" else todos_in(text)
@@ -193,7 +194,7 @@ class Updates:
             status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
             excerpt = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
             content = [helpers.tool_content(helpers.text_block(excerpt))]
-            yield helpers.update_tool_call(_id(event, event.tool_call_id), status=status, content=content)
+            yield helpers.update_tool_call(_update_id(event, event.tool_call_id), status=status, content=content)
 
     def _locations(self, part: ToolCallPart) -> list[ToolCallLocation] | None:
         path = part.args.get("path")
@@ -202,12 +203,12 @@ class Updates:
         return [ToolCallLocation(path=str(self._workspace / path))]
 
 
-def _id(event: RunEvent, call_id: str) -> str:
+def _update_id(event: RunEvent, call_id: str) -> str:
     return f"{event.run_id}-{event.step_number}-{call_id}"
 
 
 class Sender:
-    """A Host listener that sends updates one at a time in the order of the events."""
+    """A Host listener that queues updates; `run` sends them one at a time, in the order of the events."""
 
     def __init__(self, updates: Updates, send: Send) -> None:
         self._updates = updates
@@ -215,12 +216,11 @@ class Sender:
         self._queue: asyncio.Queue[helpers.SessionUpdate | None] = asyncio.Queue()
 
     def __call__(self, event: Event, line: bytes) -> None:
-        """Queue the updates of an event."""
         for update in self._updates.of(event):
             self._queue.put_nowait(update)
 
     async def run(self) -> None:
-        """Send updates until `end` is called and all earlier ones are sent."""
+        """Send queued updates until `end` was called and all earlier ones are sent."""
         while (update := await self._queue.get()) is not None:
             await self._send(update)
 

@@ -1,4 +1,4 @@
-"""The command `perstack mcp`. The SDK is imported last."""
+"""The command `perstack mcp`. The SDK is imported last, so that the help appears quickly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 from perstack.toml_reader.definition_with_includes import LoadedProject
-from perstack_server.mcp.client_config import CLIENTS, command_of
+from perstack_server.mcp.client_config import CLIENTS, launch_command
 
 if TYPE_CHECKING:
     from perstack_server.http.access import AccessRules
@@ -66,19 +66,21 @@ def mcp_command(
         else:
             _print_remote(client, options, address, names)
         return
-    serving = _Serving(options, keys, tasks, _names_no_place(click.get_current_context()))
+    server_options = _ServerOptions(options, keys, tasks, _uses_default_place(click.get_current_context()))
     if address is not None:
-        _serve_http(serving, address, names)
+        _serve_http(server_options, address, names)
     else:
-        _serve(serving)
+        _serve_stdio(server_options)
 
 
 @dataclass(frozen=True, slots=True)
-class _Serving:
+class _ServerOptions:
+    """The options of a server, from which it opens workspaces."""
+
     options: HostOptions
     experts: tuple[str, ...]
     tasks: bool
-    follows_roots: bool  # True if the folder that each client has open is looked for
+    follows_roots: bool  # True if each client is served the folder that it has open
 
     def load(self) -> LoadedProject:
         """Return the project. Raises DefinitionError and UsageError."""
@@ -99,7 +101,7 @@ class _Serving:
         rooted = replace(self, options=replace(self.options, folder=str(folder)))
         return rooted.open(rooted.load())
 
-    def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
+    def with_home(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
         from perstack_server.mcp.workspaces import ServeOptions
 
         return ServeOptions(
@@ -107,26 +109,29 @@ class _Serving:
         )
 
 
-def _names_no_place(context: click.Context) -> bool:
+def _uses_default_place(context: click.Context) -> bool:
     return all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in ("workspace", "config"))
 
 
-def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
+def _serve_http(server: _ServerOptions, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
     from perstack_server.http.server import serve_http
 
-    loaded = serving.load()
-    guard = _guard(serving.options, loaded.project, text, names)
+    loaded = server.load()
+    rules = _access_rules(server.options, loaded.project, text, names)
 
     async def main() -> None:
-        await serve_http(serving.offer(serving.open(loaded), asks_for_roots=guard.address.is_loopback), guard)
+        await serve_http(
+            server.with_home(server.open(loaded), asks_for_roots=rules.address.is_loopback),
+            rules,
+        )
 
     asyncio.run(main())
 
 
-def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
-    """Return the rules of access for the address; on this machine, a token is created if none is set."""
+def _access_rules(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
+    """Return the checked rules of access. On a loopback address without a token, use this project's own."""
     from perstack.doors.shared.http_connections import ListenAddress
     from perstack.doors.shared.local_secret import local_secret
     from perstack_server.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules
@@ -138,14 +143,14 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
         if token is None and address.is_loopback:
             project_folder = options.find().state_root.resolve()
             token = local_secret("http", project_folder, os.environ, f"set {TOKEN_VARIABLE} to a secret instead")
-    # never from a file, which a definition could name; no server or program of an Expert inherits it
-    guard = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
-    guard.check()
-    return guard
+    # Only from the environment: a definition could name a file. It is removed, so no program of an Expert inherits it.
+    rules = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
+    rules.check()
+    return rules
 
 
-def _serve(serving: _Serving) -> None:
-    loaded = _load_if_needed(serving)
+def _serve_stdio(server_options: _ServerOptions) -> None:
+    loaded = _load_if_needed(server_options)
     if sys.stdin.isatty():
         print_err("waiting for an MCP client on stdin; `perstack mcp --help` explains --print-config")
     wire = ProtocolStdio.take_over()
@@ -157,8 +162,8 @@ def _serve(serving: _Serving) -> None:
     from perstack_server.mcp.server import serve_stdio
 
     async def main() -> None:
-        home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
-        await serve_stdio(serving.offer(home), wire, opening)
+        home = loaded if isinstance(loaded, PerstackError) else server_options.open(loaded)
+        await serve_stdio(server_options.with_home(home), wire, opening)
 
     asyncio.run(main())
 
@@ -174,35 +179,35 @@ def offers_roots(opening: bytes) -> bool:
     return isinstance(message, dict)
 
 
-def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
-    """Return the project; if the client may have another project open, return the error instead of raising it."""
+def _load_if_needed(server_options: _ServerOptions) -> LoadedProject | PerstackError:
+    """Return the project, or its error if the client may have another project open. Raise any other error."""
     try:
-        return serving.load()
+        return server_options.load()
     except PerstackError as error:
-        if not serving.follows_roots or sys.stdin.isatty():
+        if not server_options.follows_roots or sys.stdin.isatty():
             raise
         return error
 
 
 def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> None:
     snippet = CLIENTS[client]
-    text = snippet.text(*command_of(_arguments(click.get_current_context(), options, keys)))
+    text = snippet.text(*launch_command(_typed_options(click.get_current_context(), options, keys)))
     print_err(f"this goes into {snippet.file}:")
     print_out(text)
 
 
 def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
-    guard = _guard(options, options.project(required=True), text, names)
-    if guard.token is None or guard.address.port == 0:
+    rules = _access_rules(options, options.project(required=True), text, names)
+    if rules.token is None or rules.address.port == 0:
         raise UsageError(f"--http {text}: clients need a fixed address: write HOST:PORT")
     from perstack_server.http.access import PATH
 
     print_err(f"this goes into {CLIENTS[client].file}; it contains a secret, so keep it out of git:")
-    print_out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
+    print_out(CLIENTS[client].remote_text(rules.address.url(PATH, names[0] if names else None), rules.token))
 
 
-def _location_options(options: HostOptions) -> dict[str, object]:
-    """Return the location options. A workspace named by perstack.toml need not be below its folder."""
+def _resolved_location_options(options: HostOptions) -> dict[str, object]:
+    """Return the location options with absolute paths. A workspace need not be below perstack.toml's folder."""
     place = options.find()
     try:
         project = options.project(required=False)
@@ -212,20 +217,20 @@ def _location_options(options: HostOptions) -> dict[str, object]:
     config, storage = options.config and place.config, options.storage
     if config is None and find_config(workspace) != place.config:
         config = place.config
-        if storage is None and not _is_anywhere(project.storage):
-            storage = _resolve_from(place.state_root, project.storage)
+        if storage is None and not _is_absolute(project.storage):
+            storage = _resolve_storage(place.state_root, project.storage)
     if storage is not None and workspace != place.folder:
-        storage = _resolve_from(place.folder, storage)
+        storage = _resolve_storage(place.folder, storage)
     return {"--workspace": workspace, "--config": config, "--storage": storage}
 
 
-def _resolve_from(folder: Path, address: str) -> str:
+def _resolve_storage(folder: Path, address: str) -> str:
     scheme, _, location = address.partition(":")
-    return address if _is_anywhere(address) else f"{scheme}:{folder / location}"
+    return address if _is_absolute(address) else f"{scheme}:{folder / location}"
 
 
-def _is_anywhere(address: str) -> bool:
-    """Return whether a storage address does not depend on the folder: a server's address, or one in a variable."""
+def _is_absolute(address: str) -> bool:
+    """Return whether a storage address does not depend on the folder: a URL, or an address in a variable."""
     return bool(variables_in([address])) or "://" in address
 
 
@@ -233,9 +238,9 @@ _NOT_COPIED = frozenset({"client", "address", "names", "experts", "config", "wor
 """Parameters that `--print-config` does not copy as typed."""
 
 
-def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ...]) -> list[str]:
+def _typed_options(context: click.Context, options: HostOptions, keys: tuple[str, ...]) -> list[str]:
     """Return the typed options with absolute paths: the client starts the server in any folder."""
-    values = {**_location_options(options), "--experts": ",".join(keys) or None}
+    values = {**_resolved_location_options(options), "--experts": ",".join(keys) or None}
     arguments = [part for name, value in values.items() if value is not None for part in (name, str(value))]
     flags: list[str] = []
     for option in context.command.params:

@@ -10,7 +10,6 @@ PLUGIN_API = 1
 
 
 def perstack_commands() -> Sequence[PluginCommand]:
-    """Return `mcp`."""
     return [
         PluginCommand(
             "mcp",

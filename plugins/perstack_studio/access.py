@@ -1,8 +1,8 @@
 """Admission of browsers: names, one-time links, cookies, and what a page may load.
 
 A key in a link and the value of a cookie are an expiry, a nonce and a MAC: the studio keeps no list of sessions, so a
-browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link is good for
-ten minutes and once, and none from before the server's start is accepted, since the used ones are only in memory.
+browser stays known when the server is restarted. Removing the file of the secret ends all sessions. A link works once,
+within ten minutes. Links from before the server's start are refused, since the used ones are only kept in memory.
 """
 
 from __future__ import annotations
@@ -51,36 +51,35 @@ class StudioAccess:
 
     secret: str
     clock: Clock
-    names: tuple[str, ...] = ()  # further host names, beyond the loopback
-    is_secure: bool = False  # True behind a proxy with TLS: the cookie is sent over it alone
-    used: dict[str, int] = field(default_factory=dict[str, int])  # nonces of used links, with their expiry
-    started: int = 0  # milliseconds since 1970: a link that was made before is not accepted
+    names: tuple[str, ...] = ()  # accepted host names in addition to the loopback's
+    is_secure: bool = False  # True behind a proxy with TLS: the cookie is only sent over TLS
+    used_links: dict[str, int] = field(default_factory=dict[str, int])  # expiry of each used link, by its key
+    started_at: int = 0  # milliseconds since 1970; links made earlier are refused
 
     @property
-    def cookie(self) -> str:
+    def cookie_name(self) -> str:
         """Name of the cookie. It differs between projects, since cookies do not tell ports apart."""
         return f"perstack_studio_{sha256(self.secret.encode()).hexdigest()[:8]}"
 
-    def key(self) -> str:
-        """Return the key of a new link."""
-        return self._signed("link", self.clock.now() + LINK_MS)
+    def new_key(self) -> str:
+        return self._sign("link", self.clock.now() + LINK_MS)
 
     def enter(self, key: str) -> str | None:
         """Return the value of the cookie for the key of a link; None if it is forged, has expired or was used."""
         now = self.clock.now()
-        expiry = self._verified("link", key)
-        if expiry is None or key in self.used or expiry - LINK_MS < self.started:
+        expiry = self._verify("link", key)
+        if expiry is None or key in self.used_links or expiry - LINK_MS < self.started_at:
             return None
-        self.used = {other: until for other, until in self.used.items() if until > now}
-        if len(self.used) >= MAX_USED_LINKS:
+        self.used_links = {used: until for used, until in self.used_links.items() if until > now}
+        if len(self.used_links) >= MAX_USED_LINKS:
             return None
-        self.used[key] = expiry
-        return self._signed("session", now + SESSION_MS)
+        self.used_links[key] = expiry
+        return self._sign("session", now + SESSION_MS)
 
     def admits(self, headers: Headers) -> bool:
         """Return whether a request has the cookie of a known browser."""
-        value = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
-        return self._verified("session", value) is not None
+        value = cookie_parser(headers.get("cookie", "")).get(self.cookie_name, "")
+        return self._verify("session", value) is not None
 
     def is_own_name(self, host: str) -> bool:
         """Return whether the value of a Host header is a name of this server, against DNS rebinding."""
@@ -90,17 +89,17 @@ class StudioAccess:
             return False
         return name in (*LOOPBACK_NAMES, *self.names)
 
-    def token_of(self, session: Headers) -> str:
+    def form_token(self, headers: Headers) -> str:
         """Return the token that the forms of this browser's pages carry."""
-        value = cookie_parser(session.get("cookie", "")).get(self.cookie, "")
+        value = cookie_parser(headers.get("cookie", "")).get(self.cookie_name, "")
         return self._mac("session", f"form {value}")
 
-    def _signed(self, purpose: _Purpose, expiry: int) -> str:
+    def _sign(self, purpose: _Purpose, expiry: int) -> str:
         text = f"{expiry}.{secrets.token_urlsafe(16)}"
         return f"{text}.{self._mac(purpose, text)}"
 
-    def _verified(self, purpose: _Purpose, value: str) -> int | None:
-        """Return when the value expires; None if it is not ours or has expired."""
+    def _verify(self, purpose: _Purpose, value: str) -> int | None:
+        """Return the expiry of a value; None if this studio did not sign it or it has expired."""
         text, _, mac = value.rpartition(".")
         if not value.isascii() or not hmac.compare_digest(mac, self._mac(purpose, text)):
             return None
@@ -143,7 +142,7 @@ class StudioAccessMiddleware:
                 connection.stop_deadline()
             return message
 
-        # a page may take longer than a request may, and a stream of events has no end
+        # No deadline while the application answers: a page may take longer than a request, and a stream has no end.
         connection.set_authenticated()
         if scope["method"] in ("GET", "HEAD"):
             connection.stop_deadline()
@@ -153,6 +152,7 @@ class StudioAccessMiddleware:
             connection.restart_deadline()
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        """Return the response that refuses a request; None if it is admitted."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or not self._access.is_own_name(host):

@@ -24,7 +24,7 @@ from perstack.errors import (
     UsageError,
 )
 from perstack_studio.access import ENTER, SESSION_MS, StudioAccessMiddleware
-from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.studio import Studio, render_page, studio_of
 from perstack_studio.views import (
     blobs,
     check,
@@ -65,7 +65,6 @@ _STATIC = Path(__file__).with_name("static")
 
 
 def build_app(studio: Studio) -> Starlette:
-    """Return the application of a studio."""
     app = Starlette(
         routes=[
             Route(ENTER, _enter, methods=["GET"]),
@@ -80,7 +79,7 @@ def build_app(studio: Studio) -> Starlette:
 
 
 async def _enter(request: Request) -> Response:
-    """Let in the browser that a link was opened in."""
+    """Set the session cookie in the browser that opened a link."""
     access = studio_of(request).access
     value = access.enter(request.query_params.get("key", ""))
     if value is None:
@@ -91,29 +90,30 @@ async def _enter(request: Request) -> Response:
         )
     response = RedirectResponse("/", 303)
     response.set_cookie(
-        access.cookie, value, max_age=SESSION_MS // 1000, httponly=True, samesite="strict", secure=access.is_secure
+        access.cookie_name, value, max_age=SESSION_MS // 1000, httponly=True, samesite="strict", secure=access.is_secure
     )
     return response
 
 
 async def _show_error(request: Request, error: Exception) -> Response:
-    found = cast("PerstackError", error)
-    return await page(request, "error.html", status=_status_of(found), title=_title_of(found), text=str(found))
+    perstack_error = cast("PerstackError", error)
+    status, title = _http_status(perstack_error), _error_title(perstack_error)
+    return await render_page(request, "error.html", status=status, title=title, text=str(error))
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:
-    found = cast("HTTPException", error)
-    title = "There is no such page" if found.status_code == 404 else found.detail
-    return await page(request, "error.html", status=found.status_code, title=title, text="")
+    http_error = cast("HTTPException", error)
+    title = "There is no such page" if http_error.status_code == 404 else http_error.detail
+    return await render_page(request, "error.html", status=http_error.status_code, title=title, text="")
 
 
-def _status_of(error: PerstackError) -> int:
+def _http_status(error: PerstackError) -> int:
     status = http_status(error)
-    # a full disk or foreign bytes are no defect of the studio
+    # 503 rather than 500: a full disk or foreign bytes are no defect of the studio
     return 503 if status == 500 and isinstance(error, StorageError) else status
 
 
-def _title_of(error: PerstackError) -> str:
+def _error_title(error: PerstackError) -> str:
     match error:
         case Conflict() | NotAllowed():
             return "It has changed in the meantime"

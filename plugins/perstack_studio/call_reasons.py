@@ -21,17 +21,17 @@ _GRANTS: dict[ExecGrant | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CallFact:
-    """One fact about a call, and the place of the event that says so."""
+    """A fact about a call, and the place of the event that records it."""
 
     name: str
     text: str
     seq: int
-    event_id: str = ""  # another event that it refers to, possibly of another Run
+    event_id: str = ""  # another event that the fact refers to, possibly of another Run
 
 
 @dataclass(frozen=True, slots=True)
 class CallReason:
-    """Everything that the log says about why a call ran or did not."""
+    """The facts of the log that explain why a call ran or did not."""
 
     id: str
     tool_name: str
@@ -68,7 +68,7 @@ def _verdict(decided: DecidedCall) -> str:
 
 
 def _decision_facts(decided: DecidedCall, seq: int, exec_grant: ExecGrant | None) -> list[CallFact]:
-    ways = "; ".join(f"{path} leads to {', '.join(places)}" for path, places in decided.ways.items())
+    path_texts = "; ".join(f"{path} leads to {', '.join(targets)}" for path, targets in decided.ways.items())
     pairs = (
         ("skill", decided.skill_name),
         ("effect", decided.effect if decided.kind == "tool" else decided.kind),
@@ -77,7 +77,7 @@ def _decision_facts(decided: DecidedCall, seq: int, exec_grant: ExecGrant | None
         ("problem", decided.problem or ""),
         ("grant", _GRANTS[exec_grant] if decided.tool_name == EXEC else ""),
         ("opens", ", ".join(decided.opens)),
-        ("paths", ways),
+        ("paths", path_texts),
         ("definition", decided.definition),
         ("not agreed to", decided.changed),
         ("calls", decided.target or ""),

@@ -13,7 +13,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
 from perstack.host import Host
 
-_MAX_KEPT = 500  # checks that are kept for the marks of Jobs
+_MAX_KEPT = 500  # maximum Jobs whose latest check is kept
 
 _PROMISES = {
     "verify": "every digest, hash and kept head matches",
@@ -27,7 +27,7 @@ class CheckOutcome:
 
     name: str  # `verify` or `replay`
     report: Report | None
-    problem: str = ""  # why there is no report
+    problem: str = ""  # reason why there is no report; empty with one
 
     @property
     def is_good(self) -> bool:
@@ -35,7 +35,7 @@ class CheckOutcome:
 
     @property
     def status_class(self) -> str:
-        """Class of the mark."""
+        """CSS class of the status mark."""
         if not self.is_good:
             return "bad"
         return "good" if self.report is not None and self.report.is_complete else "warn"
@@ -56,12 +56,12 @@ class CheckOutcome:
 class Check:
     """The check of one Job."""
 
-    at: int  # milliseconds since 1970
+    checked_at: int  # milliseconds since 1970
     updated_at: int  # `updated_at` of the Job when the check began
-    findings: tuple[CheckOutcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
 
     def is_current(self, summary: JobSummary) -> bool:
-        """Return whether the Job has not changed since."""
+        """Return whether the Job has not changed since the check."""
         return self.updated_at == summary.updated_at
 
 
@@ -70,17 +70,16 @@ class Checks:
     """The latest check of each Job, in memory only. One Job is checked at a time: it may take seconds."""
 
     _latest: dict[str, Check] = field(default_factory=dict[str, Check])
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def latest_of(self, job_id: str) -> Check | None:
-        """Return the latest check; None without one."""
         return self._latest.get(job_id)
 
-    async def make(self, host: Host, summary: JobSummary) -> Check:
-        """Check a Job now."""
-        async with self._turn:
-            verified = await _finding("verify", host.audit.verify(summary.id))
-            replayed = await _finding("replay", host.audit.replay(summary.id))
+    async def run(self, host: Host, summary: JobSummary) -> Check:
+        """Verify and replay a Job, and keep the outcomes as its latest check."""
+        async with self._lock:
+            verified = await _run_check("verify", host.audit.verify(summary.id))
+            replayed = await _run_check("replay", host.audit.replay(summary.id))
             check = Check(host.clock.now(), summary.updated_at, (verified, replayed))
             self._latest.pop(summary.id, None)
             self._latest[summary.id] = check
@@ -89,7 +88,7 @@ class Checks:
             return check
 
 
-async def _finding(name: str, work: Awaitable[Report]) -> CheckOutcome:
+async def _run_check(name: str, work: Awaitable[Report]) -> CheckOutcome:
     try:
         return CheckOutcome(name, await work)
     except PerstackError as error:

@@ -1,4 +1,4 @@
-"""The command `perstack studio`. What serves it is imported last."""
+"""The command `perstack studio`. The server is imported last, so that the help appears quickly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     from perstack.doors.shared.local_secret import local_secret
     from perstack.system.clock import SYSTEM
     from perstack_studio.access import StudioAccess
-    from perstack_studio.server import StudioOptions, is_answered, link_of, serve_studio
+    from perstack_studio.server import StudioOptions, is_listening, new_link, serve_studio
 
     listen_address = ListenAddress.parse(address)
     if listen_address.socket_path is not None:
@@ -56,12 +56,12 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     secret = local_secret("studio", options.find().state_root.resolve(), os.environ)
     names = (behind_proxy.lower().partition(":")[0],) if behind_proxy else ()
     access = StudioAccess(secret, SYSTEM, names, is_secure=bool(behind_proxy))
-    served = StudioOptions(listen_address, read_only, behind_proxy)
+    serve_options = StudioOptions(listen_address, read_only, behind_proxy)
     if link:
-        if not is_answered(listen_address):
+        if not is_listening(listen_address):
             raise UsageError(f"no studio runs at {address}: start it with `perstack studio`")
-        print_out(link_of(served, access, listen_address.port))
+        print_out(new_link(serve_options, access, listen_address.port))
         return
-    access.started = SYSTEM.now()
+    access.started_at = SYSTEM.now()
     host = replace(options, is_attended=lambda: True).open_host(loaded.project)
-    asyncio.run(serve_studio(host, loaded, access, served))
+    asyncio.run(serve_studio(host, loaded, access, serve_options))

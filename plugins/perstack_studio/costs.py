@@ -16,15 +16,15 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.text import local_time, minute
 from perstack_studio.plots import Plot, line_plot
 
-MAX_ROWS = 20  # rows of a table; the others are one row
-MAX_DAYS = 120  # bars of a plot by day; a longer time is shown by month
-_MAX_POINTS = 200  # points of a Job's plot
+MAX_ROWS = 20  # maximum rows of a table; the others are added up in one row
+MAX_DAYS = 120  # maximum bars of a plot by day; a longer period is shown by month
+_MAX_POINTS = 200  # maximum points of a Job's plot
 OTHERS = "others"
 
 
 @dataclass(slots=True)
 class Amounts:
-    """A sum that grows. It is no `Usage`, since thousands of these are added."""
+    """A growing sum of usages. It is mutable, unlike `Usage`, since thousands of Runs are added."""
 
     tokens: int = 0
     dollars: float = 0.0
@@ -33,7 +33,6 @@ class Amounts:
     runs: int = 0
 
     def add(self, usage: Usage, unpriced_tokens: int) -> None:
-        """Add the usage of a Run, or of one of its models."""
         self.tokens += usage.total_tokens
         self.dollars += usage.cost_usd or 0
         self.is_priced = self.is_priced or usage.cost_usd is not None
@@ -41,7 +40,6 @@ class Amounts:
         self.runs += 1
 
     def add_all(self, other: Amounts) -> None:
-        """Add another sum."""
         self.tokens += other.tokens
         self.dollars += other.dollars
         self.is_priced = self.is_priced or other.is_priced
@@ -60,7 +58,7 @@ class Costs:
     """Spending of a period."""
 
     total: Amounts = field(default_factory=Amounts)
-    days: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # ascending, also those without a Run
+    days: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # ascending, with days without a Run
     experts: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
     models: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
     labels: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # by `NAME=VALUE`; a Job may have several
@@ -69,7 +67,7 @@ class Costs:
 
 
 def costs_of(summaries: Iterable[JobSummary], since: int, now: int) -> Costs:
-    """Return what Runs have spent that began at `since` or later, both in milliseconds since 1970."""
+    """Return the spending of the Runs that began at `since` or later. Times are milliseconds since 1970."""
     costs, jobs, damaged = Costs(), 0, 0
     by_day: dict[date, Amounts] = {}
     for summary in summaries:
@@ -77,7 +75,7 @@ def costs_of(summaries: Iterable[JobSummary], since: int, now: int) -> Costs:
         runs = [run_summary for run_summary in summary.runs if run_summary.started_at >= since]
         jobs += bool(runs)
         for run_summary in runs:
-            usage, unpriced = run_summary.usage, run_summary.unpriced_tokens
+            usage, unpriced_tokens = run_summary.usage, run_summary.unpriced_tokens
             labels = [f"{name}={value}" for name, value in summary.labels.items()]
             day = by_day.setdefault(local_time(run_summary.started_at).date(), Amounts())
             of_expert = costs.experts.setdefault(run_summary.expert_key, Amounts())
@@ -85,28 +83,28 @@ def costs_of(summaries: Iterable[JobSummary], since: int, now: int) -> Costs:
                 costs.total,
                 day,
                 of_expert,
-                *(costs.labels.setdefault(each, Amounts()) for each in labels),
+                *(costs.labels.setdefault(label, Amounts()) for label in labels),
             ):
-                amounts.add(usage, unpriced)
-            for model, share in _models(run_summary).items():
+                amounts.add(usage, unpriced_tokens)
+            for model, share in _share_by_model(run_summary).items():
                 costs.models.setdefault(model, Amounts()).add(share.usage, share.unpriced_tokens)
     return replace(
         costs,
-        days=_with_gaps(by_day, local_time(since).date() if since else None, local_time(now).date()),
-        experts=_largest(costs.experts),
-        models=_largest(costs.models),
-        labels=_largest(costs.labels),
+        days=_fill_gaps(by_day, local_time(since).date() if since else None, local_time(now).date()),
+        experts=_keep_largest(costs.experts),
+        models=_keep_largest(costs.models),
+        labels=_keep_largest(costs.labels),
         jobs=jobs,
         damaged=damaged,
     )
 
 
-def _models(run_summary: RunSummary) -> Mapping[str, ModelShare]:
+def _share_by_model(run_summary: RunSummary) -> Mapping[str, ModelShare]:
     share = ModelShare(usage=run_summary.usage, unpriced_tokens=run_summary.unpriced_tokens)
     return run_summary.by_model or {run_summary.model or "unknown": share}
 
 
-def _with_gaps(by_day: Mapping[date, Amounts], first: date | None, last: date) -> dict[str, Amounts]:
+def _fill_gaps(by_day: Mapping[date, Amounts], first: date | None, last: date) -> dict[str, Amounts]:
     """Return the amounts of each day until the last one, or of each month with a Run if there are too many days."""
     start = first or min(by_day, default=last)
     if (last - start).days < MAX_DAYS:
@@ -118,7 +116,7 @@ def _with_gaps(by_day: Mapping[date, Amounts], first: date | None, last: date) -
     return dict([*months.items()][-MAX_DAYS:])
 
 
-def _largest(rows: Mapping[str, Amounts]) -> dict[str, Amounts]:
+def _keep_largest(rows: Mapping[str, Amounts]) -> dict[str, Amounts]:
     """Return the rows with the highest cost, then the most tokens; the others as one row at the end."""
     ordered = sorted(rows.items(), key=lambda row: (-row[1].dollars, -row[1].tokens, row[0]))
     largest, others = dict(ordered[:MAX_ROWS]), ordered[MAX_ROWS:]
@@ -130,11 +128,11 @@ def _largest(rows: Mapping[str, Amounts]) -> dict[str, Amounts]:
     return largest
 
 
-# One Job over time. A Run's summary has no times of its generations: its spending counts as even between its ends.
+# One Job over time. A Run's summary has no times of its generations: its spending is spread evenly over its duration.
 
 
 def spending_plots(summary: JobSummary) -> list[Plot]:
-    """Return the plots of a Job's cost and tokens over time, each with its budget; none of what was not used."""
+    """Return plots of a Job's cost and tokens over time, each with its budget. A measure that stays 0 has no plot."""
     runs = [run_summary for run_summary in summary.runs if run_summary.usage != NO_USAGE and run_summary.started_at]
     budget = summary.budget
     measures: tuple[tuple[str, Callable[[Usage], float], Callable[[float], str], float | None], ...] = (
@@ -142,45 +140,46 @@ def spending_plots(summary: JobSummary) -> list[Plot]:
         ("Tokens over time", lambda usage: usage.total_tokens, number, budget.max_tokens if budget else None),
     )
     return [
-        line_plot(title, points, text, _times(points), limit=limit)
-        for title, measure, text, limit in measures
-        if (points := _cumulated(runs, measure))[-1:] and points[-1][1] > 0
+        line_plot(title, points, to_text, _time_labels(points), limit=limit)
+        for title, measure, to_text, limit in measures
+        if (points := _accumulate(runs, measure))[-1:] and points[-1][1] > 0
     ]
 
 
-def _times(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
+def _time_labels(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
     first, last = points[0][0], points[-1][0]
     return [(first, minute(int(first))), (last, f"{duration(int(last - first))} later")]
 
 
-def _cumulated(runs: Sequence[RunSummary], measure: Callable[[Usage], float]) -> list[tuple[float, float]]:
-    """Return the sum over all Runs at each end of a Run, evenly thinned if there are very many."""
+def _accumulate(runs: Sequence[RunSummary], measure: Callable[[Usage], float]) -> list[tuple[float, float]]:
+    """Return the sum over all Runs at each start and end of a Run, evenly thinned to about `_MAX_POINTS`."""
     times = sorted({at for run_summary in runs for at in (run_summary.started_at, run_summary.updated_at)})
-    each = -(-len(times) // _MAX_POINTS) or 1
-    chosen = dict.fromkeys([*times[::each], *times[-1:]])
-    parts = [(run.started_at, max(1, run.updated_at - run.started_at), measure(run.usage)) for run in runs]
+    interval = -(-len(times) // _MAX_POINTS) or 1
+    chosen_times = dict.fromkeys([*times[::interval], *times[-1:]])
+    shares = [(run.started_at, max(1, run.updated_at - run.started_at), measure(run.usage)) for run in runs]
     return [
-        (at, sum(amount * min(1.0, max(0.0, (at - begun) / took)) for begun, took, amount in parts)) for at in chosen
+        (at, sum(amount * min(1.0, max(0.0, (at - began) / took_ms)) for began, took_ms, amount in shares))
+        for at in chosen_times
     ]
 
 
 def remaining_budget(summary: JobSummary) -> list[str]:
-    """Return what is left of each budget of a Job, as text."""
+    """Return the remainder of each budget of a Job, as text."""
     budget, assumed = summary.budget, summary.assumed
     if budget is None:
         return []
-    left: list[str] = []
+    remainders: list[str] = []
     if budget.max_cost is not None:
-        spent = (summary.usage.cost_usd or 0) + ((assumed and assumed.cost_usd) or 0)
-        left.append(f"${max(0.0, budget.max_cost - spent):,.4f} of ${budget.max_cost:g}")
+        spent_dollars = (summary.usage.cost_usd or 0) + ((assumed and assumed.cost_usd) or 0)
+        remainders.append(f"${max(0.0, budget.max_cost - spent_dollars):,.4f} of ${budget.max_cost:g}")
     if budget.max_tokens is not None:
         spent_tokens = summary.usage.total_tokens + (assumed.tokens if assumed else 0)
-        left.append(f"{max(0, budget.max_tokens - spent_tokens):,} of {budget.max_tokens:,} tokens")
-    return left
+        remainders.append(f"{max(0, budget.max_tokens - spent_tokens):,} of {budget.max_tokens:,} tokens")
+    return remainders
 
 
 def dollars(value: float) -> str:
-    """Return a price in as few digits as tell it from others of an axis."""
+    """Return a price as text, short enough for the label of an axis."""
     return f"${value:,.0f}" if value >= 10 or not value else f"${value:.3g}"
 
 

@@ -20,15 +20,16 @@ from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_studio.conversation import CallEntry, Conversation, ConversationEntry
-from perstack_studio.studio import environment
+from perstack_studio.studio import make_templates
 from perstack_studio.views.job import JobState
 
 MAX_BYTES = 1_000_000
-_LIMITS = (100_000, 8_000, 2_000, 800, 300, 120)  # characters of a text, until the file is small enough
-_MAX_ENTRIES = 6_000  # of a Run, as long as the file is small enough
+# maximum characters of a text, tried until the file is small enough
+_TEXT_LIMITS = (100_000, 8_000, 2_000, 800, 300, 120)
+_MAX_ENTRIES = 6_000  # maximum entries of a Run, halved until the file is small enough
 _STATIC = Path(__file__).with_name("static")
 
-# The markup is that of our templates, in which every text from outside is escaped: a `<` begins one of their tags.
+# Expressions suffice to find tags: the studio's templates escape all other text, so each `<` begins a tag of theirs.
 _LINK = re.compile(r'<a\b[^>]*?\bhref="(?P<address>[^"]*)"[^>]*>(?P<text>.*?)</a>', re.DOTALL)
 _RUN = re.compile(r"/jobs/[^/]+/runs/([^/?#]+)\Z")
 _IMAGE = re.compile(r'<img\b[^>]*?\balt="([^"]*)"[^>]*>')
@@ -43,7 +44,7 @@ class ExportedRun:
     id: str
     label: str
     entries: tuple[ConversationEntry, ...]
-    damage: str  # what is wrong with the log after the last entry; empty if nothing is
+    damage: str  # why the log cannot be read after the last entry; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,72 +59,72 @@ async def html_of_job(host: Host, job_id: str) -> bytes:
     """Return a Job as one HTML file. Raises NotFound and StorageError."""
     summary = await host.job(job_id)
     state = JobState.of(summary, await host.jobs.tree_of(summary))
-    runs = [await _run(host, summary.id, run.id, run_label(run.expert_key, run.id)) for run in summary.runs]
-    return await asyncio.to_thread(_file, summary, state, runs, host.clock.now())
+    runs = [await _export_run(host, summary.id, run.id, run_label(run.expert_key, run.id)) for run in summary.runs]
+    return await asyncio.to_thread(_render_file, summary, state, runs, host.clock.now())
 
 
-async def _run(host: Host, job_id: str, run_id: str, label: str) -> ExportedRun:
-    folded, damage, after = Conversation(), "", 0
+async def _export_run(host: Host, job_id: str, run_id: str, label: str) -> ExportedRun:
+    conversation, damage, after = Conversation(), "", 0
     try:
         while lines := await host.jobs.events(run_id, job_id=job_id, after=after, limit=1_000):
             for line in lines:
-                folded.apply(line.seq, line.event)
+                conversation.apply(line.seq, line.event)
             after += len(lines)
     except PerstackError as error:
         damage = str(error)
-    return ExportedRun(run_id, label, tuple(folded.entries), damage)
+    return ExportedRun(run_id, label, tuple(conversation.entries), damage)
 
 
-def _file(summary: JobSummary, state: JobState, runs: list[ExportedRun], now: int) -> bytes:
-    template = environment().get_template("export.html")
+def _render_file(summary: JobSummary, state: JobState, runs: list[ExportedRun], now: int) -> bytes:
+    template = make_templates().get_template("export.html")
     style = "\n".join((_STATIC / name).read_text("utf-8") for name in ("tokens.css", "studio.css"))
     style = re.sub(r"@import[^;]*;", "", style)
     content, max_entries = b"", _MAX_ENTRIES
-    for limit in (*_LIMITS, *[_LIMITS[-1]] * 8):
-        shown = [(run, _parts(run.entries, limit, max_entries)) for run in runs]
-        text = template.render(summary=summary, job=state, runs=shown, style=Markup(style), now=now)  # noqa: S704 - ours
-        content = _without_references(text, {run.id for run in runs}).encode(errors="replace")
+    for limit in (*_TEXT_LIMITS, *[_TEXT_LIMITS[-1]] * 8):
+        groups = [(run, _group_entries(run.entries, limit, max_entries)) for run in runs]
+        text = template.render(summary=summary, job=state, runs=groups, style=Markup(style), now=now)  # noqa: S704 - ours
+        content = _resolve_links(text, {run.id for run in runs}).encode(errors="replace")
         if len(content) < MAX_BYTES:
             return content
-        if limit == _LIMITS[-1]:
+        if limit == _TEXT_LIMITS[-1]:
             max_entries //= 2
     return content
 
 
-def _parts(entries: tuple[ConversationEntry, ...], limit: int, max_entries: int) -> tuple[EntryGroup, ...]:
-    """Return the entries that are shown, with short texts: all, or those at both ends."""
-    ends = max(1, max_entries // 2)
-    left_out = max(0, len(entries) - 2 * ends)
+def _group_entries(entries: tuple[ConversationEntry, ...], limit: int, max_entries: int) -> tuple[EntryGroup, ...]:
+    """Return the exported entries with shortened texts: all, or the first and last ones around a gap."""
+    end_size = max(1, max_entries // 2)
+    left_out = max(0, len(entries) - 2 * end_size)
     if not left_out:
-        return (EntryGroup(0, tuple(_short(entry, limit) for entry in entries)),)
-    first, last = entries[:ends], entries[len(entries) - ends :]
-    return EntryGroup(0, tuple(_short(one, limit) for one in first)), EntryGroup(
-        left_out, tuple(_short(one, limit) for one in last)
+        return (EntryGroup(0, tuple(_shorten_entry(entry, limit) for entry in entries)),)
+    first, last = entries[:end_size], entries[len(entries) - end_size :]
+    return EntryGroup(0, tuple(_shorten_entry(entry, limit) for entry in first)), EntryGroup(
+        left_out, tuple(_shorten_entry(entry, limit) for entry in last)
     )
 
 
-def _short(entry: ConversationEntry, limit: int) -> ConversationEntry:
+def _shorten_entry(entry: ConversationEntry, limit: int) -> ConversationEntry:
     return replace(
         entry,
         text=_cut(entry.text, limit),
-        call_entry=None if entry.call_entry is None else _short_call(entry.call_entry, limit),
+        call_entry=None if entry.call_entry is None else _shorten_call(entry.call_entry, limit),
     )
 
 
-def _short_call(call_entry: CallEntry, limit: int) -> CallEntry:
-    def short(value: JsonValue) -> JsonValue:
+def _shorten_call(call_entry: CallEntry, limit: int) -> CallEntry:
+    def shorten(value: JsonValue) -> JsonValue:
         match value:
             case str():
                 return _cut(value, limit)
             case list():
-                return [short(item) for item in value]
+                return [shorten(item) for item in value]
             case dict():
-                return {_cut(key, limit): short(item) for key, item in value.items()}
+                return {_cut(key, limit): shorten(item) for key, item in value.items()}
             case _:
                 return value
 
-    def args(value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
-        return None if value is None else {_cut(key, limit): short(item) for key, item in value.items()}
+    def shorten_args(value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+        return None if value is None else {_cut(key, limit): shorten(item) for key, item in value.items()}
 
     lines = max(3, limit // 40)
     diff = call_entry.diff[:lines] + (
@@ -131,8 +132,8 @@ def _short_call(call_entry: CallEntry, limit: int) -> CallEntry:
     )
     return replace(
         call_entry,
-        args=args(call_entry.args),
-        changed_args=args(call_entry.changed_args),
+        args=shorten_args(call_entry.args),
+        changed_args=shorten_args(call_entry.changed_args),
         raw_args=_cut(call_entry.raw_args, limit),
         result=_cut(call_entry.result, limit),
         decision=_cut(call_entry.decision, limit),
@@ -145,13 +146,13 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … {len(text) - limit:,} more characters"
 
 
-def _without_references(text: str, runs: set[str]) -> str:
-    """Return the file with links to the exported Runs only."""
+def _resolve_links(text: str, runs: set[str]) -> str:
+    """Turn links to exported Runs into links within the file; remove images, forms and all other links."""
 
     def internal_link(match: re.Match[str]) -> str:
-        run = _RUN.search(match["address"])
-        if run is not None and run[1] in runs:
-            return f'<a href="#{run[1]}">{match["text"]}</a>'
+        run_path = _RUN.search(match["address"])
+        if run_path is not None and run_path[1] in runs:
+            return f'<a href="#{run_path[1]}">{match["text"]}</a>'
         return match["text"]
 
     text = _IMAGE.sub(r"<em>\1</em>", _FORM.sub("", text))

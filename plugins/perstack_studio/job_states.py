@@ -1,8 +1,8 @@
 """Summaries of Jobs for pages, without folding a log twice.
 
 job.json of a Job at rest is shown as it is. That of a running Job may be a step old, so its logs are folded; the
-states of its Runs are kept, and later requests fold only what was appended since. Pages that must appear at once take
-job.json of a long Job, and their stream follows with the state that was folded.
+states of its Runs are kept, and later requests fold only what was appended since. A page that must appear at once shows
+job.json of a long Job; the page's stream then sends the folded state.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from perstack.engine.log.storage_access import read_summary
 from perstack.errors import NotFound, PerstackError
 from perstack.ports.storage import RunRef
 
-MAX_KEPT_EVENTS = 200_000  # events whose states are kept, over all Jobs
-_ROWS_PER_TURN = 50  # rows of a list that are read before other tasks of the event loop run
-SHORT_LOG = 500  # events that a request folds before its page is shown
+MAX_KEPT_EVENTS = 200_000  # maximum events of the folded logs whose states are kept, over all Jobs
+_ROWS_PER_TURN = 50  # rows of a list that are read between two turns of the event loop
+SHORT_LOG = 500  # maximum new events that a request folds before its page is shown
 
 
 @dataclass(slots=True)
-class _Folded:
-    """The states of a Job's Runs, as far as its logs were read."""
+class _FoldedJob:
+    """The states of a Job's Runs up to the events read so far."""
 
     runs: dict[str, Loaded[Run]] = field(default_factory=dict[str, Loaded[Run]])
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def events(self) -> int:
@@ -42,26 +42,26 @@ class _Folded:
 
 
 class JobStates:
-    """The states of running Jobs that pages show. The Jobs that were not looked at for the longest time are dropped."""
+    """The states of running Jobs that pages show. The least recently shown Jobs are dropped first."""
 
     def __init__(self, served_project: ServedProject) -> None:
         self._served_project = served_project
-        self._folded: OrderedDict[str, _Folded] = OrderedDict()
+        self._folded_jobs: OrderedDict[str, _FoldedJob] = OrderedDict()
 
     async def current(self, job_id: str) -> JobSummary:
-        """Return a Job as its logs have it. Raises NotFound, Damaged and StorageError."""
+        """Return a Job's summary as of its logs. Raises NotFound, Damaged and StorageError."""
         stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
         return await self._fold(job_id)
 
     async def page_summary(self, job_id: str) -> JobSummary:
-        """Return a Job for a page that must appear at once: of a long one that is driven, its last written summary."""
+        """Return a Job's summary for a page that must appear at once: of a long driven Job, the stored one."""
         stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
-        known = self._folded.get(job_id)
-        new_events = sum(run.head_seq for run in stored.runs) - (0 if known is None else known.events)
+        folded = self._folded_jobs.get(job_id)
+        new_events = sum(run.head_seq for run in stored.runs) - (0 if folded is None else folded.events)
         is_long = new_events > SHORT_LOG
         if is_long and (
             stored.asking is not None or await self._served_project.host.storage.lease_info(job_id) is not None
@@ -70,12 +70,12 @@ class JobStates:
         return await self._fold(job_id)
 
     async def rows(self, job_ids: Sequence[str]) -> list[JobSummary]:
-        """Return the Jobs of a list that can be shown here: a damaged one as the Host lists it, no deleted one."""
+        """Return the summaries of these Jobs, without deleted ones. Damaged Jobs are as the Host lists them."""
         rows: list[JobSummary] = []
         for number, job_id in enumerate(job_ids):
             rows += filter(None, [await self._row(job_id)])
             if number % _ROWS_PER_TURN == 0:
-                await asyncio.sleep(0)  # let other tasks run
+                await asyncio.sleep(0)  # other requests must be served meanwhile
         return rows
 
     async def _row(self, job_id: str) -> JobSummary | None:
@@ -87,49 +87,49 @@ class JobStates:
             return await self._served_project.host.jobs.row(job_id)
 
     async def _stored_summary(self, job_id: str) -> JobSummary | None:
-        """Return job.json; None if the Host must derive the summary, or may not show it here."""
+        """Return job.json; None if the Host must derive the summary, or must refuse to show the Job."""
         stored = await read_summary(self._served_project.host.storage, job_id, JobSummary)
         if stored is None or stored.id != job_id or stored.status == "queued":
             return None
         return stored if self._served_project.definitions.offers(stored.expert_key) else None
 
     async def _fold(self, job_id: str) -> JobSummary:
-        folded = self._folded.setdefault(job_id, _Folded())
-        self._folded.move_to_end(job_id)
-        async with folded.turn:
+        folded = self._folded_jobs.setdefault(job_id, _FoldedJob())
+        self._folded_jobs.move_to_end(job_id)
+        async with folded.lock:
             try:
                 await self._catch_up(job_id, folded)
             except BaseException:
-                self._folded.pop(job_id, None)
+                self._folded_jobs.pop(job_id, None)
                 raise
             job = Job(job_id)
             for loaded in folded.runs.values():
                 job.update(loaded.state)
         self._drop_old()
         if not job.coordinators:
-            return await self._served_project.job(job_id)  # which says what is wrong
+            return await self._served_project.job(job_id)  # raises the error, since no Run could be folded
         return summarize(job, is_driven=await self._is_driven(job_id))
 
     async def _is_driven(self, job_id: str) -> bool:
         return await self._served_project.host.storage.lease_info(job_id) is not None
 
-    async def _catch_up(self, job_id: str, folded: _Folded) -> None:
-        """Fold what was appended. After a redaction, or if the logs are others, fold everything again."""
+    async def _catch_up(self, job_id: str, folded: _FoldedJob) -> None:
+        """Fold the appended events. After a redaction, or if a log was replaced, fold everything again."""
         storage = self._served_project.host.storage
         for run_id in await run_ids(storage, job_id):
-            ref, since = RunRef(job_id, run_id), folded.runs.get(run_id)
-            if since is not None:
-                lines = await storage.read(ref, after=since.head.seq - 1, limit=2)
-                if not lines or open_line(lines[0]).hash != since.head.hash:
+            ref, previous = RunRef(job_id, run_id), folded.runs.get(run_id)
+            if previous is not None:
+                lines = await storage.read(ref, after=previous.head.seq - 1, limit=2)
+                if not lines or open_line(lines[0]).hash != previous.head.hash:
                     folded.runs.clear()
                     break
                 if len(lines) == 1:
                     continue
-            states = {other: loaded.state for other, loaded in folded.runs.items()}
-            async for line, state in run_logs(storage, states).fold(ref, since=since):
+            states = {other_run_id: loaded.state for other_run_id, loaded in folded.runs.items()}
+            async for line, state in run_logs(storage, states).fold(ref, since=previous):
                 folded.runs[run_id] = Loaded(state, line.head)
-                if since is not None and line.event.type == "redactEvent":
-                    folded.runs.clear()  # the kept states have what was redacted
+                if previous is not None and line.event.type == "redactEvent":
+                    folded.runs.clear()  # the kept states still have the redacted content
                     break
             if not folded.runs:
                 break
@@ -138,12 +138,12 @@ class JobStates:
         await self._catch_up(job_id, folded)
 
     def _drop_old(self) -> None:
-        total = sum(folded.events for folded in self._folded.values())
-        while total > MAX_KEPT_EVENTS and len(self._folded) > 1:
-            _, oldest = self._folded.popitem(last=False)
+        total = sum(folded.events for folded in self._folded_jobs.values())
+        while total > MAX_KEPT_EVENTS and len(self._folded_jobs) > 1:
+            _, oldest = self._folded_jobs.popitem(last=False)
             total -= oldest.events
 
 
 def _is_at_rest(summary: JobSummary) -> bool:
-    """Return whether job.json is all there is to know: an open question is derived from the logs."""
+    """Return whether job.json can be shown as it is. An open question cannot: it is derived from the logs."""
     return summary.status != "running" and summary.asking is None

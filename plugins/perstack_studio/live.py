@@ -1,8 +1,8 @@
-"""Follow Jobs: one reader of a Job for all who look at it, and server-sent events.
+"""Follow Jobs: one reader of a Job for all its open pages, and server-sent events.
 
-A `Feed` reads a Job's new events for as long as somebody listens, and wakes the listeners; each reads what it shows
-from the log, after the place that its page has. So a listener that was away, or whose server was restarted, misses
-nothing and sees nothing twice.
+While a Job has listeners, its new events are read, and its `Feed` wakes them. Each listener then reads the log itself,
+from the place up to which its page is complete. So a page that was disconnected, also by a restart of the server,
+misses no event and shows none twice.
 """
 
 from __future__ import annotations
@@ -17,45 +17,44 @@ from perstack.engine.log.storage_access import heads_in_summary
 from perstack.errors import PerstackError
 from perstack.host import Host
 
-_REST_S = 2.0  # seconds between two reads of a Job that nobody drives
-_BEAT_S = 15.0  # seconds after which a silent stream sends a comment, which proxies and browsers wait for
-_MIN_REST_S = 0.25  # minimum seconds between two messages of a stream
-_REST_PER_STREAM_S = 0.02  # seconds between two messages of a stream, for each stream there is
-_RETRY_MS = 1_000  # milliseconds after which a browser connects again
-_RETRY_AFTER_ERROR_MS = 15_000  # milliseconds after which it does if the Job could not be read
+_READ_INTERVAL_S = 2.0  # seconds between two reads of a Job that nobody drives
+_HEARTBEAT_INTERVAL_S = 15.0  # seconds after which a silent stream sends a comment, so that no proxy closes it
+_MIN_MESSAGE_INTERVAL_S = 0.25  # minimum seconds between two messages of a stream
+_MESSAGE_INTERVAL_PER_STREAM_S = 0.02  # further seconds between two messages, for each open stream
+_RETRY_MS = 1_000  # milliseconds until a browser reconnects
+_RETRY_AFTER_ERROR_MS = 15_000  # milliseconds until a browser reconnects after the Job could not be read
 _MAX_STREAMS = 200
 
 
 class Feed:
-    """The number of changes of one Job, and who waits for the next."""
+    """The version of one Job, which counts its changes, and the listeners that wait for the next one."""
 
     def __init__(self) -> None:
         self.version = 0
         self.listeners = 0
-        self._news = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._made: tuple[int, str] | None = None  # what all listeners show, with the version that it was made of
+        self._changed = asyncio.Event()
+        self._render_lock = asyncio.Lock()
+        self._rendered: tuple[int, str] | None = None  # the version that was rendered last, and its text
 
     def notify(self) -> None:
-        """Wake all listeners."""
         self.version += 1
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait(self, known: int) -> bool:
-        """Wait for a version after `known`, at most for a beat; return whether there is one."""
+        """Wait for a version after `known`, at most one heartbeat interval. Return whether there is one."""
         if self.version == known:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _BEAT_S)
+                await asyncio.wait_for(self._changed.wait(), _HEARTBEAT_INTERVAL_S)
         return self.version != known
 
-    async def render_once(self, make: Callable[[], Awaitable[str]]) -> str:
-        """Return what `make` returns for the current version, made once for all listeners."""
-        async with self._turn:
-            if self._made is None or self._made[0] != self.version:
-                version = self.version  # before the first await: what is recorded meanwhile makes another one
-                self._made = (version, await make())
-            return self._made[1]
+    async def render_once(self, render: Callable[[], Awaitable[str]]) -> str:
+        """Return the text of the current version, which `render` makes once for all listeners."""
+        async with self._render_lock:
+            if self._rendered is None or self._rendered[0] != self.version:
+                version = self.version  # read before the await: an event recorded during it makes this text outdated
+                self._rendered = (version, await render())
+            return self._rendered[1]
 
 
 class Feeds:
@@ -69,12 +68,12 @@ class Feeds:
 
     @property
     def is_closing(self) -> bool:
-        """True once streams end."""
+        """True once `close` was called: streams should end."""
         return self._closing.is_set()
 
-    async def rest(self) -> None:
-        """Wait between two messages of a stream: the longer, the more streams there are."""
-        seconds = max(_MIN_REST_S, _REST_PER_STREAM_S * self._listeners)
+    async def pause(self) -> None:
+        """Wait between two messages of a stream, longer if there are more streams."""
+        seconds = max(_MIN_MESSAGE_INTERVAL_S, _MESSAGE_INTERVAL_PER_STREAM_S * self._listeners)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
@@ -89,7 +88,7 @@ class Feeds:
 
     @contextmanager
     def feed(self, job_id: str) -> Generator[Feed]:
-        """Yield the feed of a Job, which is read for as long as it is used."""
+        """Yield the feed of a Job. The Job's logs are read while a listener is in this context."""
         feed = self._feeds.setdefault(job_id, Feed())
         feed.listeners += 1
         if job_id not in self._readers:
@@ -113,28 +112,29 @@ class Feeds:
         await asyncio.gather(*readers, return_exceptions=True)
 
     async def _read(self, job_id: str, feed: Feed) -> None:
+        """Watch a Job until cancelled, and notify its feed of each new event and of the end of a drive."""
         positions: dict[str, int] = {}
         was_driven: bool | None = None
         while True:
-            with suppress(PerstackError):  # the page that is loaded says what is wrong with the Job
+            with suppress(PerstackError):  # the page shows the error when it is loaded again
                 if not positions:
-                    positions = await self._heads(job_id)
+                    positions = await self._start_positions(job_id)
                 async for line in self._host.jobs.watch(job_id, after=positions):
                     positions[line.event.run_id] = line.seq
                     was_driven = True
                     feed.notify()
                 if was_driven is not False:
                     was_driven = False
-                    feed.notify()  # nobody drives it any more, which no event says
-            await asyncio.sleep(_REST_S)
+                    feed.notify()  # the page must show that no process drives the Job, which no event records
+            await asyncio.sleep(_READ_INTERVAL_S)
 
-    async def _heads(self, job_id: str) -> dict[str, int]:
-        """Return where to begin: at the ends of the logs by job.json. What it does not have yet is a change."""
+    async def _start_positions(self, job_id: str) -> dict[str, int]:
+        """Return the positions to watch from: the ends of the logs by job.json. Later events are changes."""
         heads = heads_in_summary(await self._host.storage.summary(job_id))
         return {run_id: head.seq for run_id, head in heads}
 
 
-def event_of(name: str, data: str, event_id: int | None = None) -> str:
+def format_event(name: str, data: str, event_id: int | None = None) -> str:
     """Return one server-sent event (HTML standard, section 9.2)."""
     head = f"event: {name}\n" + ("" if event_id is None else f"id: {event_id}\n")
     return head + "".join(f"data: {line}\n" for line in data.split("\n")) + "\n"
@@ -154,5 +154,5 @@ async def _with_retry(events: AsyncIterable[str]) -> AsyncGenerator[str]:
     try:
         async for event in events:
             yield event
-    except PerstackError:  # the response has begun: the page that is loaded again says what is wrong
+    except PerstackError:  # the response has begun, so it cannot be an error page: a reload shows the error
         yield f"retry: {_RETRY_AFTER_ERROR_MS}\n\n"

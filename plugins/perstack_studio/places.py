@@ -19,8 +19,8 @@ from perstack.ports.storage import RunRef, Storage
 if TYPE_CHECKING:
     from perstack.core.runs.events import StoredEvent
 
-_PROBE = 8  # lines that are read at a place: a redacted line does not name its step
-_LATER = 200  # events that may follow the summary of a Job that is being driven
+_PROBE_LINES = 8  # lines read at once to find a step: a redacted line does not name its step
+_MAX_LATER_EVENTS = 200  # maximum events that may have been appended since job.json was written
 
 
 async def seq_of_step(storage: Storage, ref: RunRef, head_seq: int, step: int) -> int | None:
@@ -28,8 +28,8 @@ async def seq_of_step(storage: Storage, ref: RunRef, head_seq: int, step: int) -
     low, high = 1, head_seq + 1
     while low < high:
         middle = (low + high) // 2
-        found = await _step_at(storage, ref, middle)
-        if found is None or found >= step:
+        step_in_middle = await _step_at(storage, ref, middle)
+        if step_in_middle is None or step_in_middle >= step:
             high = middle
         else:
             low = middle + 1
@@ -37,8 +37,8 @@ async def seq_of_step(storage: Storage, ref: RunRef, head_seq: int, step: int) -
 
 
 async def _step_at(storage: Storage, ref: RunRef, seq: int) -> int | None:
-    """Return the step of the event at a place, or of the next that names one; None if none does."""
-    while lines := await storage.read(ref, after=seq - 1, limit=_PROBE):
+    """Return the step of the event at a place, or of the next event that names its step; None without one."""
+    while lines := await storage.read(ref, after=seq - 1, limit=_PROBE_LINES):
         first = entries_of(RunLog(ref.run_id, lines))[0]
         if first.timestamp:
             return first.step
@@ -49,9 +49,9 @@ async def _step_at(storage: Storage, ref: RunRef, seq: int) -> int | None:
 async def last_events(storage: Storage, ref: RunRef, head_seq: int, count: int) -> list[StoredLine[StoredEvent]] | None:
     """Return the last `count` events up to place `head_seq`, read from the end of the log; None if they are not there.
 
-    What precedes them is not verified: the page that shows them follows the log, which verifies all of it.
+    Earlier events are not verified here: the page then follows the log, which verifies all of it.
     """
-    lines = await storage.end(ref, min(count, head_seq) + _LATER)
+    lines = await storage.end(ref, min(count, head_seq) + _MAX_LATER_EVENTS)
     try:
         last = place_of(event_of_line(lines[-1]).id)[2] if lines else 0
         first = last - len(lines) + 1
@@ -62,7 +62,7 @@ async def last_events(storage: Storage, ref: RunRef, head_seq: int, count: int) 
         for seq in wanted:
             sealed = open_line(lines[seq - first])
             if read_remains(sealed.payload) is not None:
-                return None  # the rest of the log says what a redacted event leaves
+                return None  # a redacted event can only be read together with the events before it
             event = event_of(ref, seq, sealed.payload)
             events.append(StoredLine(Head(seq, sealed.hash), event, lines[seq - first]))
     except (BrokenSeal, InvalidEvent, UsageError, ValueError):

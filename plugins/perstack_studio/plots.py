@@ -1,6 +1,6 @@
 """Plots as numbers, which the macro in `plots.html` draws: bars of one series, and lines with marks.
 
-Across, places are percents of the width; down, pixels: a plot fills its page, and its text and lines keep their size.
+Horizontal places are percentages of the width, vertical ones pixels: a plot fills its page, and text keeps its size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import ceil, floor, log10
 from perstack.dataclass import dataclass
 
 HEIGHT = 140  # pixels between the highest and the lowest tick
-_MIN_BAR = 1.5  # pixels of a bar whose value is small but not nothing
+_MIN_PX = 1.5  # minimum height of a bar, so that a small value is visible
 _MAX_LABELS = 4  # maximum labels below a plot, on a narrow screen too
 
 Tick = tuple[float, str]  # place and text of a label
@@ -36,42 +36,42 @@ class Plot:
     rows: tuple[Tick, ...]
     columns: tuple[Tick, ...]
     bars: tuple[PlotBar, ...] = ()
-    segments: tuple[tuple[float, float, float, float], ...] = ()  # each from x, y to x, y
-    marks: tuple[tuple[float, float, str, bool], ...] = ()  # each with x, y, title, and True for the best
-    limit: float | None = None  # place of a line that is not to be crossed; None without one
+    segments: tuple[tuple[float, float, float, float], ...] = ()  # each as x and y of both ends
+    marks: tuple[tuple[float, float, str, bool], ...] = ()  # each as x, y, title, and True for the best value
+    limit: float | None = None  # vertical place of the line of the limit; None without one
     height: int = HEIGHT
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return at most that many multiples of 1, 2 or 5 times a power of ten that enclose the range, ascending."""
+def round_ticks(low: float, high: float, max_ticks: int = 5) -> list[float]:
+    """Return at most `max_ticks` ascending multiples of 1, 2 or 5 times a power of ten that enclose the range."""
     if high <= low:
         high = low + (abs(low) or 1)
     if 1e-200 < high - low < 1e200:
-        unit = 10 ** floor(log10((high - low) / most))
+        unit = 10 ** floor(log10((high - low) / max_ticks))
         for step in (unit, 2 * unit, 5 * unit, 10 * unit, 20 * unit):
             first, last = floor(round(low / step, 9)), ceil(round(high / step, 9))
-            if last - first < most:
+            if last - first < max_ticks:
                 return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
     return [low, high]
 
 
-def bar_plot(title: str, values: Sequence[tuple[str, float]], text: Callable[[float], str]) -> Plot:
+def bar_plot(title: str, values: Sequence[tuple[str, float]], to_text: Callable[[float], str]) -> Plot:
     """Return a plot with a bar for each name and value. No value is negative."""
     ticks = round_ticks(0, max((value for _, value in values), default=0))
     slot = 100 / max(1, len(values))
     bars = tuple(
-        PlotBar(slot * (index + 0.1), slot * 0.8, max(_MIN_BAR, HEIGHT * value / ticks[-1]), f"{name}: {text(value)}")
+        PlotBar(slot * (index + 0.1), slot * 0.8, max(_MIN_PX, HEIGHT * value / ticks[-1]), f"{name}: {to_text(value)}")
         for index, (name, value) in enumerate(values)
         if value > 0
     )
     middles = [(slot * (index + 0.5), name) for index, (name, _) in enumerate(values)]
-    return Plot(title, _rows(ticks, text), _columns(middles), bars)
+    return Plot(title, _rows(ticks, to_text), _columns(middles), bars)
 
 
 def line_plot(
     title: str,
     points: Sequence[tuple[float, float]],
-    text: Callable[[float], str],
+    to_text: Callable[[float], str],
     labels: Sequence[tuple[float, str]],
     *,
     limit: float | None = None,
@@ -86,29 +86,29 @@ def line_plot(
     ticks = round_ticks(min(levels), max(levels))
     left, width = points[0][0], points[-1][0] - points[0][0]
 
-    def across(x: float) -> float:
+    def x_percent(x: float) -> float:
         return 50.0 if width <= 0 else (x - left) * 100 / width
 
-    places = [(across(x), _down(ticks, value)) for x, value in points]
+    places = [(x_percent(x), _y_pixels(ticks, value)) for x, value in points]
     return Plot(
         title,
-        _rows(ticks, text),
-        _columns([(across(x), name) for x, name in labels]),
+        _rows(ticks, to_text),
+        _columns([(x_percent(x), name) for x, name in labels]),
         segments=tuple((*place, *following) for place, following in pairwise(places)),
         marks=tuple((*places[index], name, index == best) for index, name in enumerate(titles)),
-        limit=None if limit is None else _down(ticks, limit),
+        limit=None if limit is None else _y_pixels(ticks, limit),
     )
 
 
-def _down(ticks: Sequence[float], value: float) -> float:
+def _y_pixels(ticks: Sequence[float], value: float) -> float:
     return HEIGHT - (value - ticks[0]) * HEIGHT / (ticks[-1] - ticks[0])
 
 
-def _rows(ticks: Sequence[float], text: Callable[[float], str]) -> tuple[Tick, ...]:
-    return tuple((_down(ticks, tick), text(tick)) for tick in ticks)
+def _rows(ticks: Sequence[float], to_text: Callable[[float], str]) -> tuple[Tick, ...]:
+    return tuple((_y_pixels(ticks, tick), to_text(tick)) for tick in ticks)
 
 
-def _columns(places: Sequence[tuple[float, str]]) -> tuple[Tick, ...]:
-    """Return evenly chosen labels, the last one always."""
-    each = ceil(len(places) / _MAX_LABELS) or 1
-    return tuple(places[::-1][::each][::-1])
+def _columns(labels: Sequence[tuple[float, str]]) -> tuple[Tick, ...]:
+    """Return at most `_MAX_LABELS` evenly chosen labels, always with the last one."""
+    interval = ceil(len(labels) / _MAX_LABELS) or 1
+    return tuple(labels[::-1][::interval][::-1])

@@ -1,4 +1,4 @@
-"""Lines of a Run's log, read where they are needed: a step is found by binary search, and a long log is never read.
+"""Lines of a Run's log, read in parts: a step is found by binary search, so a long log is never read completely.
 
 A damaged or unknown event must not hide the others, so lines are read here, and parsed where they are shown.
 """
@@ -17,27 +17,27 @@ from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
 from perstack_studio.studio import Studio
 
-MAX_STEP_EVENTS = 1_000  # events of one step that are shown
-_MAX_BEFORE = 50  # events before a step that prepare it: compactions, texts of people
-_MAX_REDACTED = 50  # redacted events in a row that are skipped to find the step of a place
+MAX_STEP_EVENTS = 1_000  # maximum shown events of one step
+_MAX_PREPARING_EVENTS = 50  # maximum events before a step that prepare it, such as compactions and texts of people
+_MAX_REDACTED = 50  # maximum consecutive redacted events that are skipped to find the step of a place
 
 
-async def known_job(studio: Studio, job_id: str) -> JobSummary:
-    """Return the summary of a Job as it is stored, which may be a step old, so that no log is read. Raises NotFound."""
+async def find_job(studio: Studio, job_id: str) -> JobSummary:
+    """Return the stored summary of a Job, which may be a step old, without reading a log. Raises NotFound."""
     stored = await read_summary(studio.host.jobs.storage, check_job_id(job_id), JobSummary)
     if stored is None or stored.id != job_id or not studio.served_project.definitions.offers(stored.expert_key):
         return await studio.served_project.job(job_id)
     return stored
 
 
-async def known_run(studio: Studio, job_id: str, run_id: str) -> tuple[JobSummary, RunSummary]:
-    """Return a Job and one of its Runs. Raises NotFound."""
-    summary = await known_job(studio, job_id)
-    for found in (summary, None):
-        found = found or await studio.served_project.current_job(job_id)
-        run_summary = next((run for run in found.runs if run.id == run_id), None)
+async def find_run(studio: Studio, job_id: str, run_id: str) -> tuple[JobSummary, RunSummary]:
+    """Return the summaries of a Job and one of its Runs. Raises NotFound."""
+    summary = await find_job(studio, job_id)
+    for candidate in (summary, None):
+        candidate = candidate or await studio.served_project.current_job(job_id)
+        run_summary = next((run for run in candidate.runs if run.id == run_id), None)
         if run_summary is not None:
-            return found, run_summary
+            return candidate, run_summary
     raise NotFound(f"Job {job_id} has no Run {run_id}")
 
 
@@ -62,11 +62,11 @@ class StepLines:
     """The events of one step, and the events that prepared it."""
 
     step: int
-    previous: int | None  # number of the step before it in the log; None for the first
+    previous: int | None  # number of the previous step; None for the first
     next: int | None
     entries: tuple[StoredEntry, ...]
     is_cut: bool  # True if the step has more events
-    damage: str  # why the log cannot be read after them; empty if it can
+    damage: str  # why the log cannot be read after these entries; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +89,27 @@ class RunLines:
         return tuple(StoredEntry(seq, entry) for seq, entry in enumerate(entries_of(log), after + 1))
 
     async def step_at(self, seq: int) -> int | None:
-        """Return the step of the event at a place, of a redacted one that of the next; None after the readable part."""
+        """Return the step of the event at a place, or of the next if it is redacted; None after the readable part."""
         for place in range(seq, seq + _MAX_REDACTED):
             try:
-                found = await self.read(place - 1, 1)
+                entries = await self.read(place - 1, 1)
             except Damaged:
                 return None
-            if not found:
+            if not entries:
                 return None
-            if found[0].entry.step:
-                return found[0].entry.step
+            if entries[0].entry.step:
+                return entries[0].entry.step
         return None
 
-    async def first_of(self, step: int) -> int:
+    async def first_seq_of(self, step: int) -> int:
         """Return the place of the first event of a step or of a later one; the place after the end without one."""
         low, high = 0, 1
-        while (found := await self.step_at(high)) is not None and found < step:
+        while (step_there := await self.step_at(high)) is not None and step_there < step:
             low, high = high, high * 2
         while high - low > 1:
             middle = (low + high) // 2
-            found = await self.step_at(middle)
-            if found is not None and found < step:
+            step_there = await self.step_at(middle)
+            if step_there is not None and step_there < step:
                 low = middle
             else:
                 high = middle
@@ -117,23 +117,25 @@ class RunLines:
 
     async def step(self, step: int) -> StepLines:
         """Return the events of a step. Raises NotFound, and Damaged if the log cannot be read up to it."""
-        first = await self.first_of(step)
+        first = await self.first_seq_of(step)
         if await self.step_at(first) != step:
             await self.read(first - 1, 1)  # raises Damaged if the log is damaged there
             raise NotFound(f"{self.ref.run_id} has no step {step}")
-        following = await self.step_at(end := await self.first_of(step + 1))
-        after = max(0, first - 1 - _MAX_BEFORE)
-        read = await self.read(after, min(end - 1 - after, _MAX_BEFORE + MAX_STEP_EVENTS))
-        before = [item for item in read if item.seq < first]
-        ends = [item.seq for item in before if item.entry.type == "finishStep"]
-        begin = ends[-1] + 1 if ends else first
-        own = [item for item in read if item.seq >= begin]
-        finished = next((item.seq for item in own if item.seq >= first and item.entry.type == "finishStep"), None)
+        following = await self.step_at(end := await self.first_seq_of(step + 1))
+        after = max(0, first - 1 - _MAX_PREPARING_EVENTS)
+        entries = await self.read(after, min(end - 1 - after, _MAX_PREPARING_EVENTS + MAX_STEP_EVENTS))
+        earlier = [item for item in entries if item.seq < first]
+        earlier_ends = [item.seq for item in earlier if item.entry.type == "finishStep"]
+        begin = earlier_ends[-1] + 1 if earlier_ends else first
+        step_entries = [item for item in entries if item.seq >= begin]
+        finished = next(
+            (item.seq for item in step_entries if item.seq >= first and item.entry.type == "finishStep"), None
+        )
         if following is not None and finished is not None:  # what follows prepares the next step
-            own = [item for item in own if item.seq <= finished]
+            step_entries = [item for item in step_entries if item.seq <= finished]
         previous = await self.step_at(first - 1) if first > 1 else None
         damage = await self._damage_at(end) if following is None else ""
-        return StepLines(step, previous, following, tuple(own), read[-1].seq < end - 1, damage)
+        return StepLines(step, previous, following, tuple(step_entries), entries[-1].seq < end - 1, damage)
 
     async def _damage_at(self, seq: int) -> str:
         try:

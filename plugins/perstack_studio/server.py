@@ -27,13 +27,13 @@ from perstack_studio.access import ENTER, StudioAccess
 from perstack_studio.app import build_app
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.question_count import OpenQuestionCount, count_questions
 from perstack_studio.search_index import SearchIndex
-from perstack_studio.studio import Studio, environment
-from perstack_studio.waiting import OpenQuestionCount, count_questions
+from perstack_studio.studio import Studio, make_templates
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
-_SHUTDOWN_TIME_S = 3  # seconds for open responses to end
-_ANSWER_TIME_S = 3.0  # seconds for a program on this machine to accept a connection
+_SHUTDOWN_TIME_S = 3  # maximum seconds for open responses to end
+_CONNECT_TIMEOUT_S = 3.0  # maximum seconds for a program on this machine to accept a connection
 _BUSY_REMEDY = "name another port, or, if it is this studio, print a link to it with --link"
 
 
@@ -47,22 +47,22 @@ class StudioOptions:
 
 
 async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, serve_options: StudioOptions) -> None:
-    """Serve until a stop signal; then Jobs that were driven here are interrupted. Raises UsageError for the address."""
+    """Serve until a stop signal, then interrupt the Jobs driven here. Raises UsageError for an unusable address."""
     async with host:
         definitions = Definitions(host, loaded)
         feeds = Feeds(host)
-        project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
+        served_project = ServedProject(host, definitions, JobTasks(host), _ignore_change)
         studio = Studio(
-            project,
+            served_project,
             access,
-            environment(),
+            make_templates(),
             feeds,
-            JobStates(project),
-            OpenQuestionCount(partial(count_questions, project)),
+            JobStates(served_project),
+            OpenQuestionCount(partial(count_questions, served_project)),
             SearchIndex(host.storage, search_index_path(host.storage.location, os.environ)),
             is_read_only=serve_options.is_read_only,
         )
-        watching = asyncio.create_task(definitions.watch(_ignore_change))
+        watch_task = asyncio.create_task(definitions.watch(_ignore_change))
         try:
             with listen(serve_options.address, _BUSY_REMEDY) as listener:
                 server = http_server(
@@ -73,36 +73,35 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
                 )
 
                 async def finish() -> None:
-                    await project.job_tasks.close()
+                    await served_project.job_tasks.close()
                     await feeds.close()
 
                 with stopped_by_signals(server, finish):
                     port = listener.getsockname()[1]
-                    notice(f"open in a browser, within ten minutes: {link_of(serve_options, access, port)}")
+                    notice(f"open in a browser, within ten minutes: {new_link(serve_options, access, port)}")
                     await server.serve([listener])
         finally:
-            watching.cancel()
+            watch_task.cancel()
             await feeds.close()
             await studio.open_questions.close()
-            await shield_until_done(project.job_tasks.close())
+            await shield_until_done(served_project.job_tasks.close())
 
 
 async def _ignore_change() -> None:
-    """Do nothing: a page asks for the Experts when it is loaded."""
+    """Do nothing: each page reads the Experts when it is loaded."""
 
 
-def is_answered(address: ListenAddress) -> bool:
-    """Return whether a program accepts connections at an address of TCP."""
+def is_listening(address: ListenAddress) -> bool:
+    """Return whether a program accepts TCP connections at an address."""
     try:
-        socket.create_connection((address.host, address.port), timeout=_ANSWER_TIME_S).close()
+        socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError:
         return False
     return True
 
 
-def link_of(serve_options: StudioOptions, access: StudioAccess, port: int) -> str:
-    """Return a link that works once."""
-    path = f"{ENTER}?key={access.key()}"
+def new_link(serve_options: StudioOptions, access: StudioAccess, port: int) -> str:
+    path = f"{ENTER}?key={access.new_key()}"
     if serve_options.public_name:
         return f"https://{serve_options.public_name}{path}"
     return serve_options.address.url(path, port=port)

@@ -1,4 +1,4 @@
-"""Context of every page: the served project, the person's rights, and the templates."""
+"""Context that all pages share: the served project, the person's rights, and the templates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from perstack_studio.access import StudioAccess
 from perstack_studio.checks import Checks
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feeds
+from perstack_studio.question_count import OpenQuestionCount
 from perstack_studio.search_index import SearchIndex
-from perstack_studio.waiting import OpenQuestionCount
 from perstack_studio.words import cleaned, filters
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perstack.core.base.ids import By
 
 _TEMPLATES = Path(__file__).with_name("templates")
-MAX_BODY_BYTES = 4 << 20  # maximum bytes of a form as it is sent
+MAX_BODY_BYTES = 4 << 20  # maximum bytes of a posted form
 _MAX_FIELDS = 100
 
 
@@ -69,7 +69,7 @@ class Studio:
         return this_user("studio")
 
     def render(self, template: str, **values: object) -> str:
-        """Return a page or a part of one."""
+        """Return a rendered template: a page or a part of one."""
         return self.templates.get_template(template).render(**values)
 
     def check_may_change(self) -> None:
@@ -79,47 +79,46 @@ class Studio:
 
 
 def studio_of(request: Request) -> Studio:
-    """Return the studio that serves a request."""
     studio: object = request.app.state.studio
     assert isinstance(studio, Studio)  # noqa: S101 - `app.build_app` sets it
     return studio
 
 
-async def page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-    """Return a page with the frame that all share: navigation, the number of open questions, the form's token."""
+async def render_page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+    """Return a page in the common frame: navigation, the number of open questions, the form's token."""
     studio = studio_of(request)
     frame: Mapping[str, object] = {
         "path": request.url.path,
         "workspace": studio.host.workspace.name,
         "open_questions": await studio.open_questions.value(),
         "is_read_only": studio.is_read_only,
-        "token": studio.access.token_of(request.headers),
+        "token": studio.access.form_token(request.headers),
         "now": studio.host.clock.now(),
     }
-    # in a thread: the Markdown of a hostile page takes seconds
+    # In a thread: rendering hostile Markdown takes seconds, during which the event loop must serve others.
     return HTMLResponse(await asyncio.to_thread(studio.render, template, **frame, **values), status)
 
 
 def see_other(path: str) -> RedirectResponse:
-    """Return the answer to a form that was carried out: a redirection to the next page."""
+    """Return the response to a form that was carried out: a redirection to the next page."""
     return RedirectResponse(path, 303)
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form. Raises UsageError without the page's token, and if nothing may be changed."""
     import hmac
 
     studio = studio_of(request)
     studio.check_may_change()
     studio.open_questions.invalidate()
-    fields = await _fields_of(request)
-    if not hmac.compare_digest(fields.pop("token", "").encode(), studio.access.token_of(request.headers).encode()):
+    fields = await _read_fields(request)
+    if not hmac.compare_digest(fields.pop("token", "").encode(), studio.access.form_token(request.headers).encode()):
         raise UsageError("this form is of another session: load its page again")
     return fields
 
 
-async def _fields_of(request: Request) -> dict[str, str]:
-    """Return what was posted, as pages post it. Raises UsageError for more than a form may have."""
+async def _read_fields(request: Request) -> dict[str, str]:
+    """Return the posted fields. Raises UsageError for more bytes or fields than a form may have."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
@@ -131,8 +130,8 @@ async def _fields_of(request: Request) -> dict[str, str]:
         raise UsageError(f"a form has at most {_MAX_FIELDS} fields") from error
 
 
-def environment() -> Environment:
-    """Return the templates. Everything that they show is escaped, unless a filter of `words` made it."""
+def make_templates() -> Environment:
+    """Return the templates, which escape all values except the markup made by filters of `words`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = Environment(

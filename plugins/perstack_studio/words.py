@@ -1,6 +1,6 @@
 """Texts in pages. Text of a model, tool, file or name is never markup.
 
-Every text that a template shows passes `cleaned`, and is then escaped; so a template need not know what is hostile.
+Every text that a template shows passes `cleaned` and is then escaped, so a template need not distinguish hostile texts.
 Markdown is rendered without HTML, within bounds. A link in it leads nowhere: its address is shown beside its text.
 """
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from markdown_it.utils import EnvType, OptionsDict
 
-MAX_TEXT_CHARS = 100_000  # characters of one text in a page; the raw event has all of it
-_MAX_MARKDOWN_CHARS = 40_000  # characters of a text whose Markdown is rendered; a longer one is shown as written
-_MAX_BRACKETS = 1_000  # `[` of a text whose Markdown is rendered: each may look for its end in the whole text
-_MAX_LEVEL = 20  # nesting of blocks
+MAX_TEXT_CHARS = 100_000  # maximum characters of one text in a page; the raw event has all of it
+_MAX_MARKDOWN_CHARS = 40_000  # maximum characters of rendered Markdown; longer texts are shown as written
+_MAX_BRACKETS = 1_000  # maximum `[` in rendered Markdown: for each the parser may search the whole text
+_MAX_LEVEL = 20  # maximum nesting of blocks
 
 COLOUR_BY_STATUS: Mapping[str, str] = {
     "queued": "quiet",
@@ -40,25 +40,24 @@ COLOUR_BY_STATUS: Mapping[str, str] = {
     "stoppedByInterrupt": "warn",
     "stoppedByError": "bad",
 }
-"""Class of the mark of a status."""
+"""CSS class of the mark of each status."""
 
 
 def cleaned(value: object) -> object:
-    """Return what a template shows: text without controls and directions, cut at the limit; other values unchanged."""
+    """Return a text without control and bidirectional characters, cut at the limit; other values unchanged."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return cut(plain_text(value))
 
 
 def cut(text: str) -> str:
-    """Return the text, cut at the limit with a note of what is left out."""
+    """Return the text, cut at `MAX_TEXT_CHARS` with a note of the omitted number of characters."""
     if len(text) <= MAX_TEXT_CHARS:
         return text
     return f"{text[:MAX_TEXT_CHARS]} … {len(text) - MAX_TEXT_CHARS:,} more characters are in the event"
 
 
 def filters() -> dict[str, Callable[..., object]]:
-    """Return the filters of the templates by name."""
     return {
         "age": age_text,
         "cost": cost,
@@ -89,12 +88,11 @@ def short(text: str, width: int = 100) -> str:
 
 
 def status_class(status: str) -> str:
-    """Return the class of the mark of a status."""
+    """Return the CSS class of the mark of a status."""
     return COLOUR_BY_STATUS.get(status, "quiet")
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON for people."""
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
@@ -110,15 +108,15 @@ def tokens(usage: Usage) -> str:
 
 
 def markdown(text: str) -> Markup:
-    """Return a text of a model as HTML; as it is written if it is long or deep."""
+    """Return the Markdown of a model as HTML; a very long or deeply nested text as it is written."""
     text = plain_text(text)
     if len(text) <= _MAX_MARKDOWN_CHARS and text.count("[") <= _MAX_BRACKETS:
         parser = _parser()
-        tokens_of_text = parser.parse(text)
-        for token in tokens_of_text:
+        block_tokens = parser.parse(text)
+        for token in block_tokens:
             token.attrs.pop("style", None)  # of a table's column: the policy of pages forbids inline style
-        if all(token.level <= _MAX_LEVEL for token in tokens_of_text):
-            return Markup(parser.renderer.render(tokens_of_text, parser.options, {}))  # noqa: S704 - without HTML
+        if all(token.level <= _MAX_LEVEL for token in block_tokens):
+            return Markup(parser.renderer.render(block_tokens, parser.options, {}))  # noqa: S704 - without HTML
     return Markup("<pre class=text>{}</pre>").format(cut(text))
 
 
@@ -139,11 +137,11 @@ def _open_link(_: RendererHTML, tokens: Sequence[Token], at: int, options: Optio
 
 
 def _close_link(_: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
-    opening = _opening(tokens, at)
+    opening = _link_address(tokens, at)
     return f"</span> <code class=address>{escape(str(opening))}</code>"
 
 
-def _opening(tokens: Sequence[Token], at: int) -> object:
+def _link_address(tokens: Sequence[Token], at: int) -> object:
     """Return the address of the link that a closing token ends. Links do not nest."""
     links = (token for token in reversed(tokens[:at]) if token.type == "link_open")
     return next((link.attrGet("href") for link in links), "")
@@ -155,12 +153,12 @@ def _image(_: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDi
 
 
 def diff_class(line: str) -> str:
-    """Return the class of a line of a unified diff."""
+    """Return the CSS class of a line of a unified diff."""
     if line.startswith(("+++", "---", "diff ", "index ", "new file", "deleted file", "rename ", "old mode")):
         return "head"
     return {"+": "add", "-": "remove", "@": "place"}.get(line[:1], "")
 
 
 def diff_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the lines of a diff, each with its class."""
+    """Return CSS class and text of each line of a diff."""
     return [(diff_class(line), line) for line in lines]

@@ -13,7 +13,7 @@ class Action(NamedTuple):
     title: str
     text: str
     key: str = ""  # the key in Textual's notation; empty for an action that is only in the palette
-    shown: str = ""
+    key_label: str = ""
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -44,7 +44,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("quit", "Quit", "Leave; asks first while Jobs are at work.", "ctrl+q", "Ctrl+Q"),
 )
 
-OF_HISTORY: tuple[Action, ...] = (
+HISTORY_ACTIONS: tuple[Action, ...] = (
     Action("open_job", "Open the Job", "Show the Job in a tab, to resume it, answer it, or ask for more.", "o", "o"),
     Action("branch", "Branch", "Type a new query, which starts a branch at the checkpoint.", "b", "b"),
     Action(
@@ -87,8 +87,8 @@ def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
 class SlashCommand(NamedTuple):
     """A command that begins with a slash."""
 
-    name: str  # performed by `PlainProgram._perform`
-    takes: str
+    name: str  # the command is performed by `PlainProgram._perform`
+    arguments: str
     text: str
 
 

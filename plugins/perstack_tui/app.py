@@ -27,7 +27,7 @@ from perstack.toml_reader.definition_with_includes import LoadedProject
 from perstack_tui.actions import ACTIONS, Action
 from perstack_tui.screens import screen_of
 from perstack_tui.screens.base import OverlayScreen
-from perstack_tui.session import NO_EXPERT, Session, nothing_held
+from perstack_tui.session import NO_EXPERT, Session, no_change_message
 from perstack_tui.terminal import TerminalDriver, terminal_restored
 from perstack_tui.theme import DARK, DEFAULTS, LIGHT
 from perstack_tui.view.input import InputHistory
@@ -39,20 +39,20 @@ from perstack_tui.widgets.pane import JobPane
 # The palette (Ctrl+P): every action by its name.
 
 
-class _Actions(Provider):
+class _ActionProvider(Provider):
     async def discover(self) -> Hits:
-        for action, does in self._every():
-            yield DiscoveryHit(_name(action.title, action.shown), does, help=action.text)
+        for action, run in self._all_actions():
+            yield DiscoveryHit(_action_label(action.title, action.key_label), run, help=action.text)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for action, does in self._every():
-            name = _name(action.title, action.shown)
+        for action, run in self._all_actions():
+            name = _action_label(action.title, action.key_label)
             score = max(matcher.match(name), matcher.match(action.text) / 2)
             if score > 0:
-                yield Hit(score, matcher.highlight(name), does, help=action.text)
+                yield Hit(score, matcher.highlight(name), run, help=action.text)
 
-    def _every(self) -> Iterator[tuple[Action, Callable[[], Awaitable[object]]]]:
+    def _all_actions(self) -> Iterator[tuple[Action, Callable[[], Awaitable[object]]]]:
         screen = self.screen
         if isinstance(screen, OverlayScreen):
             for action in screen.ACTIONS:
@@ -61,18 +61,19 @@ class _Actions(Provider):
             yield action, partial(self.app.run_action, action.name)
 
 
-def _name(title: str, key: str) -> str:
+def _action_label(title: str, key: str) -> str:
     return f"{title}  {key}" if key else title
 
 
-FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster than people read
+FRAME_S = 1 / 12  # minimum seconds between two redraws: a model streams faster than people read
 _TYPING = ("Enter send", "^J new line")
 _INTERRUPT = "Esc interrupt"
 _INBOX = "F3 Inbox"
 _KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", _INBOX, "^P all", "^Q quit")
-_DROP_ORDER = ("^J new line", "Enter send", "^P all")  # hidden in a narrow key line, in this order
+_DROP_ORDER = ("^J new line", "Enter send", "^P all")  # removed from a narrow key line in this order
 
-_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job, which do not apply to a screen above it
+# actions on the shown Job, disabled while another screen is above it
+_JOB_ACTIONS = ("scroll", "to_end", "fold", "find")
 
 
 class StartApp(App[int]):
@@ -84,7 +85,7 @@ class StartApp(App[int]):
     #problem { display: none; max-height: 8; margin: 0 1; padding: 0 0 0 1; border-left: thick $warning; }
     """
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS = {_Actions}  # noqa: RUF012 - Textual's own type
+    COMMANDS = {_ActionProvider}  # noqa: RUF012 - Textual's own type
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(action.key, action.name, action.title, show=False, priority=action.key != "escape")
@@ -111,7 +112,7 @@ class StartApp(App[int]):
         names_workspace: bool = False,
         drives: bool = False,
     ) -> None:
-        """`location_options` locate the project. `drives`: answered Jobs are driven here, not by workers."""
+        """Take options that locate the project; with `drives`, answered Jobs are driven here, not by workers."""
         super().__init__()
         self.host = host
         self.live = live
@@ -119,17 +120,17 @@ class StartApp(App[int]):
         self.names_workspace = names_workspace
         self._drives = drives
         self.leaves_at_once = False  # True to exit without waiting for running Jobs
-        self._begin_with = (expert, query, job_id)
-        self._typed = tuple(typed)
+        self._initial_job = (expert, query, job_id)
+        self._earlier_texts = tuple(typed)
         self._panes: list[JobPane] = []
-        self._shown = 0
+        self._shown_index = 0
         self._width = 80
-        self._made = 0
+        self._created_panes = 0
         self._changed: set[Session] = set()
-        self._frame: asyncio.TimerHandle | None = None
-        self._drawn = 0.0
-        self._waiting = 0  # ids of all open questions at the last count
-        self._asked: tuple[str, ...] = ()  # ids of the questions of open tabs at the last count
+        self._draw_timer: asyncio.TimerHandle | None = None
+        self._drawn_at = 0.0
+        self._question_count = 0  # number of open questions of all Jobs and tasks at the last count
+        self._asked_ids: tuple[str, ...] = ()  # ids of the questions of open tabs at the last check
         self._tabs = Bar(id="tabs")
         self._body = Vertical(id="panes")
         self._problem = LinesView(id="problem")
@@ -155,7 +156,7 @@ class StartApp(App[int]):
         yield self._keys
 
     async def on_mount(self) -> None:
-        expert, query, job_id = self._begin_with
+        expert, query, job_id = self._initial_job
         self._show_problem()
         if note := self.host.programs_note:
             self.notify(note, severity="warning", markup=False)
@@ -166,23 +167,22 @@ class StartApp(App[int]):
         if job_id is not None:
             self.open_job(job_id)
         else:
-            job_pane = await self._add(self._session())
+            job_pane = await self._add_tab(self._new_session())
             if expert is not None:
                 job_pane.choose(expert)
                 if query is not None:
                     job_pane.session.send(query)
         self.set_interval(1.0, self._tick)
-        self.run_worker(self._count_waiting(), group="inbox", exclusive=True)
+        self.run_worker(self._count_questions(), group="inbox", exclusive=True)
 
     # --- tabs -----------------------------------------------------------------------------------------------------
 
     @property
     def pane(self) -> JobPane:
-        return self._panes[self._shown]
+        return self._panes[self._shown_index]
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions of all tabs."""
         return [pane.session for pane in self._panes]
 
     def open_job(self, job_id: str) -> None:
@@ -193,12 +193,12 @@ class StartApp(App[int]):
                 self.action_tab(number + 1)
                 return
         if self._panes and self.pane.session.job_id is None and self.pane.session.expert_key is None:
-            self.pane.session.watch(job_id)  # this tab had no Expert chosen yet
-            self.action_tab(self._shown + 1)
+            self.pane.session.watch(job_id)  # reuse a tab without an Expert
+            self.action_tab(self._shown_index + 1)
             return
-        session = self._session()
+        session = self._new_session()
         session.watch(job_id)
-        self.call_next(self._add, session)
+        self.call_next(self._add_tab, session)
 
     def branch(self, job_id: str, checkpoint_id: str, *, question: OpenQuestion | None = None) -> None:
         """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `question`."""
@@ -220,28 +220,28 @@ class StartApp(App[int]):
             if session.job_id == job_id and not session.is_busy:
                 session.watch(job_id)
 
-    def _session(self) -> Session:
+    def _new_session(self) -> Session:
         return Session(self.host, None, self._on_change, drives=self._drives)
 
-    async def _add(self, job_session: Session) -> JobPane:
-        self._made += 1
-        pane = JobPane(job_session, InputHistory(self._typed), id=f"pane-{self._made}")
+    async def _add_tab(self, job_session: Session) -> JobPane:
+        self._created_panes += 1
+        pane = JobPane(job_session, InputHistory(self._earlier_texts), id=f"pane-{self._created_panes}")
         self._panes.append(pane)
         await self._body.mount(pane)
         self.action_tab(len(self._panes))
         return pane
 
     @on(JobPane.Chosen)
-    def _on_named(self) -> None:
+    def _on_tab_renamed(self) -> None:
         self._show_tabs()
 
     @on(events.DescendantFocus)
-    def _focus_moved(self) -> None:
+    def _on_focus_moved(self) -> None:
         self._show_keys()
 
     def _show_tabs(self) -> None:
         tabs = [Tab(session.expert_key or session.job_id or "new", session.state) for session in self.sessions]
-        self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self._width - 2)))
+        self._tabs.set(tabs_line(tabs, self._shown_index, self.host.workspace.name, max(20, self._width - 2)))
 
     def on_resize(self, event: events.Resize) -> None:
         """Fit the tab line and the key line to the width."""
@@ -251,39 +251,39 @@ class StartApp(App[int]):
 
     def _show_keys(self) -> None:
         """Show the key bindings that have an effect in the current state."""
-        pane = self._panes[self._shown] if self._panes else None
-        idle = () if pane is None or pane.is_typed_in else _TYPING
-        at_rest = () if pane is None or pane.session.is_busy else (_INTERRUPT,)
-        keys = [key for key in _KEYS if key not in (*idle, *at_rest)]
+        pane = self._panes[self._shown_index] if self._panes else None
+        useless_typing_keys = () if pane is None or pane.is_typed_in else _TYPING
+        useless_interrupt = () if pane is None or pane.session.is_busy else (_INTERRUPT,)
+        keys = [key for key in _KEYS if key not in (*useless_typing_keys, *useless_interrupt)]
         for key in _DROP_ORDER:
             if len("   ".join(keys)) > self._width - 2 and key in keys:
                 keys.remove(key)
-        inbox = f"{_INBOX} {self._waiting}"
-        spans = [Span(inbox, "ask") if key == _INBOX and self._waiting else Span(key, "dim") for key in keys]
+        inbox = f"{_INBOX} {self._question_count}"
+        spans = [Span(inbox, "ask") if key == _INBOX and self._question_count else Span(key, "dim") for key in keys]
         gaps = [Span("   ", "dim")] * len(spans)
         self._keys.set(tuple(part for pair in zip(spans, gaps, strict=True) for part in pair)[:-1])
 
-    async def _count_waiting(self) -> None:
-        """Show at F3 how many questions wait, of all Jobs and tasks."""
+    async def _count_questions(self) -> None:
+        """Show the number of open questions of all Jobs and tasks next to F3."""
         try:
-            waiting = len(await self.host.inbox())
+            question_count = len(await self.host.inbox())
         except PerstackError:
             return  # the Inbox reports the error
-        if waiting != self._waiting:
-            self._waiting = waiting
+        if question_count != self._question_count:
+            self._question_count = question_count
             self._show_keys()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def _on_change(self, job_session: Session) -> None:
         self._changed.add(job_session)
-        if self._frame is None and self.is_running:
+        if self._draw_timer is None and self.is_running:
             loop = asyncio.get_running_loop()
-            self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME_S), self._draw)
+            self._draw_timer = loop.call_at(max(loop.time(), self._drawn_at + FRAME_S), self._draw)
 
     def _draw(self) -> None:
-        self._frame = None
-        self._drawn = asyncio.get_running_loop().time()
+        self._draw_timer = None
+        self._drawn_at = asyncio.get_running_loop().time()
         sessions, self._changed = self._changed, set()
         if not self._panes:
             return
@@ -299,10 +299,10 @@ class StartApp(App[int]):
 
     @on(TerminalDriver.TerminalGone)
     def _on_terminal_gone(self) -> None:
-        """Exit as soon as no Job is driven here: nobody can watch or stop this program any more."""
-        self.run_worker(self._leave_unseen())
+        """Exit as soon as no Job is driven here, since nobody can see or stop this program any more."""
+        self.run_worker(self._leave_when_idle())
 
-    async def _leave_unseen(self) -> None:
+    async def _leave_when_idle(self) -> None:
         for session in self.sessions:
             if not session.is_driven:
                 session.interrupt()
@@ -310,24 +310,24 @@ class StartApp(App[int]):
         self.exit(INTERRUPTED)
 
     def _tick(self) -> None:
-        if isinstance(self._driver, TerminalDriver) and self._driver.catches_up():
+        if isinstance(self._driver, TerminalDriver) and self._driver.catch_up():
             self.screen.refresh()
         if self._panes:
             self.pane.tick()
         asked = tuple(session.asking.id for session in self.sessions if session.asking is not None)
-        if asked != self._asked:  # the list of all Jobs is read only when something here has changed
-            self._asked = asked
-            self.run_worker(self._count_waiting(), group="inbox", exclusive=True)
+        if asked != self._asked_ids:  # reading all Jobs is expensive, so it is only done after a change here
+            self._asked_ids = asked
+            self.run_worker(self._count_questions(), group="inbox", exclusive=True)
 
     # --- the definition -------------------------------------------------------------------------------------------
 
     async def _follow_definition(self, live: ReloadedProject) -> None:
         async for is_new in live.changes():
             if is_new:
-                self._use(live)
+                self._use_definition(live)
             self._show_problem()
 
-    def _use(self, live: ReloadedProject) -> None:
+    def _use_definition(self, live: ReloadedProject) -> None:
         self.host.use(live.loaded.project)
         for pane in self._panes:
             pane.update()
@@ -350,7 +350,7 @@ class StartApp(App[int]):
         """Accept a changed definition that executes something new."""
         change = None if self.live is None else self.live.open_change
         if self.live is None or change is None:
-            self.notify(nothing_held(self.live), markup=False)
+            self.notify(no_change_message(self.live), markup=False)
             return
         if change_lines(change, self.live.loaded.files[0].parent, self._problem_cells) is None:
             self.notify(change.note.text_for(tui_phrase), markup=False)
@@ -361,7 +361,7 @@ class StartApp(App[int]):
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         if is_used:
-            self._use(self.live)
+            self._use_definition(self.live)
         self._show_problem()
 
     # --- actions --------------------------------------------------------------------------------------------------
@@ -392,22 +392,22 @@ class StartApp(App[int]):
     def action_tab(self, number: int) -> None:
         """Show the tab with that number, from 1."""
         if 0 < number <= len(self._panes):
-            self._shown = number - 1
+            self._shown_index = number - 1
             for index, pane in enumerate(self._panes):
-                pane.display = index == self._shown
+                pane.display = index == self._shown_index
             self.pane.update()
             self.pane.take_focus()
             self._show_tabs()
             self._show_keys()
 
     def action_next_tab(self) -> None:
-        self.action_tab((self._shown + 1) % len(self._panes) + 1)
+        self.action_tab((self._shown_index + 1) % len(self._panes) + 1)
 
     def action_previous_tab(self) -> None:
-        self.action_tab((self._shown - 1) % len(self._panes) + 1)
+        self.action_tab((self._shown_index - 1) % len(self._panes) + 1)
 
     async def action_new_tab(self) -> None:
-        await self._add(self._session())
+        await self._add_tab(self._new_session())
 
     async def action_close_tab(self) -> None:
         """Close the tab unless its Job is driven here."""
@@ -420,7 +420,7 @@ class StartApp(App[int]):
         await pane.remove()
         if not self._panes:
             await self.action_new_tab()
-        self.action_tab(min(self._shown + 1, len(self._panes)))
+        self.action_tab(min(self._shown_index + 1, len(self._panes)))
 
     def action_interrupt(self) -> None:
         self.pane.interrupt()
@@ -439,7 +439,7 @@ class StartApp(App[int]):
         self.pane.to_end()
 
     def action_model(self) -> None:
-        """Choose the model of what begins in this tab."""
+        """Choose the model of the next Runs of this tab."""
         if self.pane.session.expert_key is None:
             self.notify(NO_EXPERT, markup=False)
             return
@@ -460,17 +460,17 @@ class StartApp(App[int]):
     async def _check_model(self, job_session: Session, name: str) -> None:
         """Show the model in use, and warn about a name that the provider does not list."""
         try:
-            text, is_doubt = await job_session.check_model(name)
+            text, is_warning = await job_session.check_model(name)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
-        self.notify(text, severity="warning" if is_doubt else "information", markup=False)
+        self.notify(text, severity="warning" if is_warning else "information", markup=False)
 
     async def action_find(self) -> None:
         await self.pane.find()
 
     def action_copy(self) -> None:
-        """Copy the selection; without one, tell how to interrupt and quit."""
+        """Copy the selection; without one, show how to interrupt and quit."""
         text = self.screen.get_selected_text() or self.pane.composer.selected_text
         if text:
             self.copy_to_clipboard(text)
@@ -572,8 +572,8 @@ def run_start(
                 names_workspace=names_workspace,
                 drives=drives,
             )
-            leaving: list[asyncio.Task[None]] = []
-            with handle_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
+            leave_tasks: list[asyncio.Task[None]] = []
+            with handle_stop_signals(lambda: leave_tasks.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
                 code = await app.run_async(mouse=mouse)
                 if app.leaves_at_once:
                     restore()

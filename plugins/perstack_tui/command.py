@@ -57,7 +57,7 @@ def start_command(
     loaded = options.load()
     host = replace(options, is_attended=lambda: True).open_host(loaded.project)
     if options.dispatcher is not None:
-        dispatcher_of(host)  # reports a missing dispatcher now, not at the first answer
+        dispatcher_of(host)  # raises UsageError for a missing dispatcher now, not at the first answer
     if expert is not None:
         host.experts.get(expert)
     if plain:
@@ -79,8 +79,8 @@ def start_command(
         names_workspace=options.workspace is not None,
         drives=is_driven,
     )
-    for left in jobs:
-        print_out(job_line(left, cli_phrase))
+    for summary in jobs:
+        print_out(job_line(summary, cli_phrase))
     sys.exit(status)
 
 

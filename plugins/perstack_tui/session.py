@@ -1,4 +1,4 @@
-"""A Job in a tab, driven here or followed; it knows no widget. Only one task (`_work`) runs; `interrupt` cancels it."""
+"""A Job in a tab, driven here or followed; it knows no widget. Only one task (`_task`) runs; `interrupt` cancels it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from perstack_tui.view.transcript import Transcript
 NO_EXPERT = "Choose an Expert first: its definition names the model."
 
 
-def nothing_held(live: ReloadedProject | None) -> str:
-    """Return why there is no change that the user could accept."""
+def no_change_message(live: ReloadedProject | None) -> str:
+    """Return the message that no changed definition waits for agreement."""
     if live is not None and live.problem is not None:
         return "perstack.toml is invalid: there is nothing to agree to."
     return "The current perstack.toml is already in use."
@@ -55,9 +55,9 @@ State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "a
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
-_EVENTS_PER_TURN = 200  # maximum stored events that are applied before other tasks run
-_FIRST_EVENTS = 300  # number of a long Run's last events that are shown before the rest is read
-_DRAWING_TIME_S = 0.15  # seconds to draw these before the rest is read
+_EVENTS_PER_TURN = 200  # stored events that are applied between two turns of the event loop
+_FIRST_EVENTS = 300  # number of last events of a long Run that are shown before the whole log is read
+_DRAWING_TIME_S = 0.15  # seconds to draw these before reading blocks the event loop
 _QUESTION_CHECK_INTERVAL_S = 0.05  # seconds between checks whether a delegate's question can be answered
 
 
@@ -74,7 +74,7 @@ class Session:
         *,
         drives: bool = False,
     ) -> None:
-        """`on_change` must be quick. `phrase` phrases next steps. `drives`: answered Jobs are driven here."""
+        """Call `on_change`, which must be quick, after each change. With `drives`, answered Jobs are driven here."""
         self.host = host
         self.drives = drives
         self.expert_key = expert_key
@@ -82,22 +82,22 @@ class Session:
         self.job_id: str | None = None
         self.job: JobSummary | None = None  # the Job's summary as of its last stop
         self.unsettled: tuple[UnsettledCall, ...] = ()  # calls that a crash left without a result
-        self.settled: dict[str, Settlement] = {}
+        self.settlements: dict[str, Settlement] = {}
         self.model: str | None = None  # the model of Runs that begin here; None for the configured one
         self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
-        self.again: OpenQuestion | None = None  # the question there, if it is answered again; None for a new query
+        self.question_again: OpenQuestion | None = None  # the question there to answer again; None for a new query
         self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
         self.is_watching = False
-        self._waits = False  # True if the followed Job waits for a worker
-        self._coordinator = ""  # the Run that decides `_waits`: a delegate may wait while its Job is driven
+        self._waits_for_worker = False  # True if the followed Job waits for a worker
+        self._coordinator = ""  # id of the Run that decides `_waits_for_worker`, never that of a delegate
         self._applied_seqs: dict[str, int] = {}  # number of the last applied stored event of each Run
-        self.is_reading = False  # True if the events being received were stored before the Job was opened
-        self.coming: Transcript | None = None  # the complete transcript, while only the Job's end is shown
-        self._overtaken: Conflict | None = None  # reason why the sent text had no effect
+        self.is_reading = False  # True while events are received that were stored before the Job was opened
+        self.complete_transcript: Transcript | None = None  # the complete transcript, while only the Job's end is shown
+        self._conflict: Conflict | None = None  # why the text sent last had no effect; None once it is shown
         self._on_change = on_change
         self._listener = listener
         self._phrase = phrase
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._background_tasks = set[asyncio.Task[None]]()
         self._delegate_questions: dict[
             str, OpenQuestion
@@ -107,39 +107,39 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        return self._work is not None
+        return self._task is not None
 
     @property
     def is_driven(self) -> bool:
         """True if this process drives the Job, so that leaving interrupts it."""
-        return self._work is not None and not self.is_watching
+        return self._task is not None and not self.is_watching
 
     @property
     def is_stopping(self) -> bool:
         """True if the Job was interrupted and has not stopped yet."""
-        return self._work is not None and self._work.cancelling() > 0
+        return self._task is not None and self._task.cancelling() > 0
 
     @property
     def asking(self) -> OpenQuestion | None:
-        """The open question: the Job's, or a delegate's while other Runs are running here."""
+        """The open question of the Job, or of a delegate while other Runs are running here; None without one."""
         if self.is_driven:
             return next(iter(self._delegate_questions.values()), None)
         return None if self.job is None or self.is_busy else self.job.asking
 
     @property
     def open_question(self) -> OpenQuestion | None:
-        """The question that the next text answers, if any: the open one, or an earlier one."""
+        """The question that the next text answers: the open one, or one to answer again; None without one."""
         if self.resume_from is None:
             return self.asking
-        return None if self.is_busy else self.again
+        return None if self.is_busy else self.question_again
 
     @property
     def state(self) -> State:
         """The state for display; `reading` and `watching` are states of a Job that is followed here."""
-        if self._work is not None:
+        if self._task is not None:
             if not self.is_watching:
                 return "running" if self.asking is None else "asking"
-            return "reading" if self.is_reading else "queued" if self._waits else "watching"
+            return "reading" if self.is_reading else "queued" if self._waits_for_worker else "watching"
         if self.job is None:
             return "stopped" if self.is_unread else "new"
         if self.is_unfollowed:
@@ -176,22 +176,22 @@ class Session:
     # --- user actions ---------------------------------------------------------------------------------------------
 
     def send(self, text: str) -> None:
-        """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
+        """Send the text as the state requires: as query, answer, next query, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         jobs = self.host.jobs.on_model(self.model)
-        start, is_again = self.resume_from, self.again is not None
+        branch_at, answers_again = self.resume_from, self.question_again is not None
         if self.is_driven and asking is not None:
             self._run_in_background(self._answer_delegate(text, asking))
             return
-        self.resume_from, self.again = None, None
+        self.resume_from, self.question_again = None, None
         resume = self.resumption
-        if start is not None and is_again:
+        if branch_at is not None and answers_again:
             self._drive(
                 lambda on_event: jobs.answer(
-                    text, job_id=job_id, resume_from=start, by=_this_user(), drive=True, on_event=on_event
+                    text, job_id=job_id, resume_from=branch_at, by=_this_user(), drive=True, on_event=on_event
                 )
             )
-        elif asking is not None and start is None:
+        elif asking is not None and branch_at is None:
             self._drive(
                 lambda on_event: self.host.answer(
                     text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on_event
@@ -199,35 +199,35 @@ class Session:
             )
         elif job_id is None:
             self._drive(lambda on_event: jobs.run(self.expert_key or "", text, on_event=on_event))
-        elif start is None and resume is not None and resume.needs is not None and _amount(text) is not None:
-            self.resume(_amount(text))
+        elif branch_at is None and resume is not None and resume.needs is not None and _parse_amount(text) is not None:
+            self.resume(_parse_amount(text))
         else:
             key = self.expert_key or ""
             self._drive(
-                lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=start, on_event=on_event)
+                lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=branch_at, on_event=on_event)
             )
 
     @property
-    def may_be_told(self) -> bool:
-        """True if a sent text is told to the running Job: a process drives it, and it has no open question."""
+    def accepts_texts(self) -> bool:
+        """True if a typed text is posted to the running Job: a process drives it, and it has no open question."""
         return self.job_id is not None and self.asking is None and self.state in ("running", "watching")
 
     def tell(self, text: str) -> None:
-        """Tell the running Job something, which its model sees before its next generation."""
+        """Post a text to the running Job; its model sees it before the next generation."""
         self._run_in_background(self._tell(self.job_id or "", text.strip()))
 
     async def _tell(self, job_id: str, text: str) -> None:
         try:
             delivery = await self.host.tell(job_id, text, by=_this_user())
         except PerstackError as error:
-            self._remark("error", error.text_for(self._phrase), "bad")
+            self._add_message("error", error.text_for(self._phrase), "bad")
         else:
-            self._remark("told", delivery.words, "good")
+            self._add_message("told", delivery.words, "good")
         self._on_change(self)
 
     def resume(self, limit: float | None = None) -> None:
         """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
-        resume, settle, job_id = self.resumption, dict(self.settled), self.job_id
+        resume, settle, job_id = self.resumption, dict(self.settlements), self.job_id
         if resume is None or job_id is None:
             return
         steps = int(limit) if limit is not None and resume.needs == "max_steps" else None
@@ -247,11 +247,11 @@ class Session:
             self._drive(lambda on_event: self.host.resume(summary.id, by=_this_user(), on_event=on_event))
         elif summary is not None and self.is_unfollowed:
             self.is_watching = True
-            self._begin(self._look)
+            self._start_task(self._refresh_and_follow)
 
     def branch(self, checkpoint_id: str, question: OpenQuestion | None = None) -> None:
         """Let the next text branch from this checkpoint: as a new query, or as another answer to `question`."""
-        self.resume_from, self.again = checkpoint_id, question
+        self.resume_from, self.question_again = checkpoint_id, question
         self._on_change(self)
 
     def use_model(self, model: str | None) -> None:
@@ -268,46 +268,45 @@ class Session:
 
         Raises PerstackError if the model cannot be used; then the configured one is used.
         """
-        from perstack_tui.view.models import doubt_about
+        from perstack_tui.view.models import unknown_model_warning
 
         try:
-            in_force, known = self.model_in_force(), await self.host.experts.models(self.expert_key or "")
+            model_name, known_names = self.model_in_force(), await self.host.experts.models(self.expert_key or "")
         except PerstackError:
             self.use_model(None)
             raise
-        doubt = doubt_about(name, known)
-        return (doubt, True) if doubt else (f"{one_line(in_force)} from the next Run on", False)
+        warning = unknown_model_warning(name, known_names)
+        return (warning, True) if warning else (f"{one_line(model_name)} from the next Run on", False)
 
     def interrupt(self) -> None:
         """Interrupt the Job driven here, stop watching another, or leave a branch that has not begun."""
-        if self._work is not None:
-            self._work.cancel()
+        if self._task is not None:
+            self._task.cancel()
         elif self.resume_from is not None:
-            self.resume_from, self.again = None, None
+            self.resume_from, self.question_again = None, None
             self._on_change(self)
 
     async def wait_until_idle(self) -> None:
-        """Wait until no task is running."""
-        while self._work is not None:
-            await asyncio.wait({self._work})
+        while self._task is not None:
+            await asyncio.wait({self._task})
 
     def watch(self, job_id: str) -> None:
         """Show an existing Job, and follow it while another process drives it."""
         self.job_id = job_id
         self.is_watching = self.is_reading = True
-        self._begin(lambda: self._watch_job(job_id))
+        self._start_task(lambda: self._watch_job(job_id))
 
     async def _answer_delegate(self, text: str, question: OpenQuestion) -> None:
         try:
             await self.host.jobs.answer_live(text, question.id, by=_this_user())
         except Conflict as error:
-            await self.wait_until_idle()  # the other delegates have just stopped, so the Job itself asks now
+            await self.wait_until_idle()  # the Job stopped meanwhile, so the question is now the Job's own
             if self.asking is not None and self.asking.id == question.id:
                 self.send(text)
             else:
-                self._remark("error", error.text_for(self._phrase), "bad")
+                self._add_message("error", error.text_for(self._phrase), "bad")
         except PerstackError as error:
-            self._remark("error", error.text_for(self._phrase), "bad")
+            self._add_message("error", error.text_for(self._phrase), "bad")
         self._on_change(self)
 
     async def _wait_for_question(self, question_id: str) -> None:
@@ -328,45 +327,47 @@ class Session:
     # --- tasks ----------------------------------------------------------------------------------------------------
 
     def _drive(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
-        if self._work is None:
-            self.unsettled, self.settled = (), {}
+        if self._task is None:
+            self.unsettled, self.settlements = (), {}
             self.began = self.host.clock.now()
-            self._begin(lambda: self._drive_job(work))
+            self._start_task(lambda: self._drive_job(work))
 
-    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        async def done() -> None:
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
             await work()
 
-        self._work = asyncio.create_task(done())
-        self._work.add_done_callback(self._on_task_end)  # also called for a task that was cancelled before it started
+        self._task = asyncio.create_task(run())
+        # a callback, since a task that is cancelled before it starts runs no `finally`
+        self._task.add_done_callback(self._on_task_end)
         self._on_change(self)
 
     def _on_task_end(self, work: asyncio.Task[None]) -> None:
-        self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
-        self._waits, self._delegate_questions = False, {}
+        self._task, self.began, self.complete_transcript, self._delegate_questions = None, None, None, {}
+        self.is_watching = self.is_reading = self._waits_for_worker = False
         self._on_change(self)
         if not work.cancelled():
             work.result()
 
     async def _drive_job(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        """Drive the Job and show its outcome. If another process drives it already, watch it instead."""
         previous = self.job
         try:
             self.job = await work(self._on_event)
-        except asyncio.CancelledError:  # interrupted, which has already been recorded
+        except asyncio.CancelledError:  # `interrupt` was called; the driver has recorded it
             await self._refresh_summary()
             self._show_outcome()
         except Conflict as error:
             if self.job_id is None:
                 self._show_error(error)
             else:
-                self.is_watching, self._overtaken = True, error
+                self.is_watching, self._conflict = True, error
                 await self._watch_job(self.job_id)
         except PerstackError as error:
             self._show_error(error)
-            await self._look(previous)
+            await self._refresh_and_follow(previous)
         else:
             if self.job.status == "queued":
-                await self._look()
+                await self._refresh_and_follow()
             else:
                 self._show_ending(self.job)
 
@@ -379,7 +380,7 @@ class Session:
         try:
             if not await self._show_end(job_id):
                 self.transcript = transcript
-            self.coming, event_count = transcript, 0
+            self.complete_transcript, event_count = transcript, 0
             async for line in self.host.jobs.watch(job_id, on_caught_up=self._show_complete_transcript):
                 self._apply_event(line.event, transcript, line.seq)
                 self._on_change(self)
@@ -388,51 +389,51 @@ class Session:
                     await asyncio.sleep(0)
         except PerstackError as error:
             self.transcript = transcript
-            self._say_overtaken()
+            self._show_conflict()
             self._show_error(error)
-        except asyncio.CancelledError:  # no longer watched
+        except asyncio.CancelledError:  # `interrupt` was called: stop watching
             await self._refresh_summary()
             return
         await self._note_programs(job_id)
-        await self._look()
+        await self._refresh_and_follow()
 
     async def _note_programs(self, job_id: str) -> None:
         """Add a note if programs of an opened Job run without a question, as decided at its start."""
-        with suppress(PerstackError):  # reading the Job reports the error
+        with suppress(PerstackError):  # `_refresh_and_follow` reports the error
             if not self.host.programs_note and (note := await self.host.programs_note_of(await self.host.job(job_id))):
-                self._remark("note", note)
+                self._add_message("note", note)
 
     def _show_complete_transcript(self) -> None:
         """Replace the shown end with the complete transcript, once all stored events are read and valid."""
-        if self.coming is not None:
-            self.transcript, self.coming, self.is_reading = self.coming, None, False
+        if self.complete_transcript is not None:
+            self.transcript, self.complete_transcript, self.is_reading = self.complete_transcript, None, False
             self._on_change(self)
-        self._say_overtaken()
+        self._show_conflict()
 
-    def _say_overtaken(self) -> None:
-        error, self._overtaken = self._overtaken, None
-        if error is not None:
-            self._remark("error", error.text_for(self._phrase), "bad")
+    def _show_conflict(self) -> None:
+        conflict, self._conflict = self._conflict, None
+        if conflict is not None:
+            self._add_message("error", conflict.text_for(self._phrase), "bad")
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
         logs = () if self._listener is not None else await self.host.jobs.last_lines(job_id, count=_FIRST_EVENTS)
         if all(len(log.lines) < _FIRST_EVENTS for log in logs):
             return False
-        latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
+        latest = max(logs, key=lambda log: _read_timestamp(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
         for line in latest.lines:
-            with suppress(ValueError):  # reading the whole log, which follows, reports errors
+            with suppress(ValueError):  # the following reading of the whole log reports errors
                 self.transcript.apply(events.parse_event(open_line(line).payload))
         self._on_change(self)
         await asyncio.sleep(_DRAWING_TIME_S)
         return True
 
-    async def _look(self, known_summary: JobSummary | None = None) -> None:
-        """Read the Job's state, and follow a Job of other processes to its end. `known_summary` is already shown."""
+    async def _refresh_and_follow(self, known_summary: JobSummary | None = None) -> None:
+        """Read the summary, follow the Job while others drive it, and show the outcome unless it is `known_summary`."""
         try:
             await self._refresh_summary()
-            while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
+            while self.job is not None and _is_driven_by_others(self.job) and not self._may_drive(self.job):
                 known_seqs = {**self._applied_seqs}
                 await self._follow_job(self.job)
                 await self._refresh_summary()
@@ -440,7 +441,7 @@ class Session:
                     break
         except PerstackError as error:
             self._show_error(error)
-        except asyncio.CancelledError:  # no longer watched
+        except asyncio.CancelledError:  # `interrupt` was called: stop watching
             await self._refresh_summary()
             return
         self._show_outcome(known_summary)
@@ -450,7 +451,7 @@ class Session:
         return self.drives and summary.status == "queued"
 
     async def _follow_job(self, summary: JobSummary) -> None:
-        self.is_watching, self.is_reading, self._waits = True, False, summary.status != "running"
+        self.is_watching, self.is_reading, self._waits_for_worker = True, False, summary.status != "running"
         self._coordinator = summary.coordinator_run_id or self._coordinator
         self._on_change(self)
         known_seqs = {**self._applied_seqs}
@@ -468,7 +469,7 @@ class Session:
             self.job = await self.host.job(self.job_id)
         except NotFound:
             if self.job is None and not self.is_watching:
-                self.job_id = None  # the Job was never stored: the next text starts another
+                self.job_id = None  # the Job was never stored, so the next text starts a new one
             return
         self.expert_key = self.expert_key or self.job.expert_key
         if self.job.status == "stoppedByInterrupt":
@@ -478,7 +479,7 @@ class Session:
         """Show that nothing is running, and the outcome unless it is `known_summary`."""
         was_at_work = self.transcript.stop_all()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
-            self._remark("interrupted", "the Job's process has ended")
+            self._add_message("interrupted", "the Job's process has ended")
         if self.job is not None and self.job != known_summary:
             self._show_ending(self.job)
 
@@ -497,7 +498,7 @@ class Session:
             if isinstance(event, events.StartRun) and event.delegated_by is None:
                 self._coordinator = event.run_id
             if event.run_id == self._coordinator:
-                self._waits = isinstance(event, events.QueueRun)
+                self._waits_for_worker = isinstance(event, events.QueueRun)
         transcript.live.asks_at_once = self.is_driven
         lines = transcript.apply(event)
         if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
@@ -514,37 +515,37 @@ class Session:
         if self._listener is not None:
             self._listener.print_event(event, lines, transcript.live)
 
-    def _remark(self, word: str, text: str, style: Style = "warn") -> None:
-        self.transcript.remark(word, text, style)
+    def _add_message(self, word: str, text: str, style: Style = "warn") -> None:
+        self.transcript.add_message(word, text, style)
         if self._listener is not None:
             self._listener.print_message(word, text)
 
     def _show_error(self, error: PerstackError) -> None:
         self.transcript.stop_all()
-        self._remark("error", error.text_for(self._phrase), "bad")
+        self._add_message("error", error.text_for(self._phrase), "bad")
 
     def _show_ending(self, summary: JobSummary) -> None:
         if summary.status == "completed":
-            self._remark("completed", spending_line(summary), "good")
+            self._add_message("completed", spending_line(summary), "good")
 
 
 def _this_user() -> By:
     return this_user("start")
 
 
-def _is_of_others(summary: JobSummary) -> bool:
-    """Return whether another process drives the Job, or a worker will."""
-    is_left = summary.status == "queued" or (summary.queued is not None and summary.status == "stoppedByInterrupt")
-    return summary.closed is None and (is_left or summary.status == "running")
+def _is_driven_by_others(summary: JobSummary) -> bool:
+    """Return whether another process drives the Job, or it is queued for a worker."""
+    is_queued = summary.status == "queued" or (summary.queued is not None and summary.status == "stoppedByInterrupt")
+    return summary.closed is None and (is_queued or summary.status == "running")
 
 
-def _time_of(line: bytes) -> int:
+def _read_timestamp(line: bytes) -> int:
     """Return the time of a line's event, in milliseconds since 1970; 0 if it cannot be read."""
     match = _TIME.search(line[:1_000])
     return int(match[1]) if match else 0
 
 
-def _amount(text: str) -> float | None:
+def _parse_amount(text: str) -> float | None:
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:

@@ -29,13 +29,13 @@ from perstack.doors.shared.signals import on_continued, on_suspended
 # Restore the terminal even if this process is killed: a small process waits for its end and restores it. A shell only
 # restores the line modes that a killed program leaves, not the alternate screen, the mouse, or the keyboard protocol.
 
-_MODES = (
+_RESET_SEQUENCES = (
     "\x1b[<u"  # keyboard protocol
     "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # mouse
     "\x1b[?1004l\x1b[?2004l\x1b[?2048l"  # reports of focus, pastes and sizes
     "\x1b[?1049l\x1b[?25h\x1b[?7h\x1b[0m"  # screen, cursor, line wrap, colours
 )
-_WAIT = """
+_RESTORE_SCRIPT = """
 trap '' INT QUIT HUP TERM
 read -r word
 if [ "$word" != done ]; then
@@ -48,12 +48,12 @@ fi
 `-isig` means that the modes are still the program's, not those of a shell that has taken over.
 """
 
-_END_TIMEOUT_S = 5  # maximum seconds for the restoring process to end
+_RESTORE_TIMEOUT_S = 5  # maximum seconds to wait for the restoring process
 
 
 @contextmanager
 def terminal_restored() -> Generator[Callable[[], None]]:
-    """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal.
+    """Restore the terminal after the block, even if this process is killed. Do nothing without a terminal.
 
     Yields a function that restores it at once, for a process that ends within the block: the restoring process would
     act only after a shell has already written to the terminal.
@@ -61,14 +61,14 @@ def terminal_restored() -> Generator[Callable[[], None]]:
     try:
         fd = sys.stdin.fileno()
         line_modes = termios.tcgetattr(fd)
-        name = os.ttyname(fd)
-        # the system's programs first, and never the current folder, which an Expert may write to
+        tty_name = os.ttyname(fd)
+        # Look in the system's folders first, never in the current one: an Expert may write programs there.
         env = {"PATH": os.pathsep.join((os.defpath, os.environ.get("PATH", "")))}
         modes = subprocess.run(
             ["stty", "-g"], stdin=fd, capture_output=True, text=True, check=True, cwd="/", env=env
         ).stdout.strip()
-        command = ["/bin/sh", "-c", _WAIT, name, modes, _MODES]
-        waiting = subprocess.Popen(
+        command = ["/bin/sh", "-c", _RESTORE_SCRIPT, tty_name, modes, _RESET_SEQUENCES]
+        restorer = subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env=env
         )
     except (OSError, ValueError, termios.error, subprocess.SubprocessError):
@@ -79,7 +79,7 @@ def terminal_restored() -> Generator[Callable[[], None]]:
         with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(fd, termios.TCSANOW, line_modes)
         with suppress(OSError, subprocess.TimeoutExpired):
-            waiting.communicate(b"done\n", timeout=_END_TIMEOUT_S)
+            restorer.communicate(b"done\n", timeout=_RESTORE_TIMEOUT_S)
 
     try:
         yield restore
@@ -87,9 +87,9 @@ def terminal_restored() -> Generator[Callable[[], None]]:
         restore()
 
 
-_BEGIN = "\x1b[200~"
-_END = "\x1b[201~"
-_ESCAPE, _SEEN_AS = "\x1b", "\N{SYMBOL FOR ESCAPE}"
+_PASTE_BEGIN = "\x1b[200~"
+_PASTE_END = "\x1b[201~"
+_ESCAPE, _ESCAPE_SYMBOL = "\x1b", "\N{SYMBOL FOR ESCAPE}"
 _ENTER, _LINE_END = b"\r", b"\n"  # the byte of the Enter key, and the byte that a terminal in line mode turns it into
 
 _STDERR = 2
@@ -103,29 +103,30 @@ class PasteFilter:
     def __init__(self) -> None:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
-        self._last = ""  # the end of the last text, or text held back within a paste, where a paste mark may begin
+        self._held_text = ""  # end of the last text, in which a paste mark may begin; within a paste it is held back
 
     def feed(self, data: bytes) -> str:
         """Return the text of the bytes. Keys are never held back."""
         text, result = self._decoder.decode(data), ""
         while text:
-            part, text = self._in_paste(text) if self._is_in_paste else self._keys(text)
+            part, text = self._split_paste(text) if self._is_in_paste else self._split_keys(text)
             result += part
         return result
 
-    def _keys(self, text: str) -> tuple[str, str]:
-        known_chars = len(self._last)
-        keys, mark, remaining = (self._last + text).partition(_BEGIN)
+    def _split_keys(self, text: str) -> tuple[str, str]:
+        known_chars = len(self._held_text)
+        keys, mark, remaining = (self._held_text + text).partition(_PASTE_BEGIN)
         self._is_in_paste = bool(mark)
-        self._last = "" if mark else keys[1 - len(_BEGIN) :]
+        self._held_text = "" if mark else keys[1 - len(_PASTE_BEGIN) :]
         return (keys + mark)[known_chars:], remaining
 
-    def _in_paste(self, text: str) -> tuple[str, str]:
-        pasted, mark, remaining = (self._last + text).partition(_END)
-        held_chars = 0 if mark else next(n for n in range(len(_END) - 1, -1, -1) if pasted.endswith(_END[:n]))
+    def _split_paste(self, text: str) -> tuple[str, str]:
+        pasted, mark, remaining = (self._held_text + text).partition(_PASTE_END)
+        lengths = range(len(_PASTE_END) - 1, -1, -1)
+        held_chars = 0 if mark else next(length for length in lengths if pasted.endswith(_PASTE_END[:length]))
         self._is_in_paste = not mark
-        self._last = pasted[len(pasted) - held_chars :]
-        return pasted[: len(pasted) - held_chars].replace(_ESCAPE, _SEEN_AS) + mark, remaining
+        self._held_text = pasted[len(pasted) - held_chars :]
+        return pasted[: len(pasted) - held_chars].replace(_ESCAPE, _ESCAPE_SYMBOL) + mark, remaining
 
 
 class TerminalDriver(LinuxDriver):
@@ -134,63 +135,63 @@ class TerminalDriver(LinuxDriver):
     class TerminalGone(events.Event):
         """Event sent to the app when no more keys can be read."""
 
-    _is_drawn = False
-    _is_behind = False  # True if drawing was skipped because the terminal did not read
-    _comes_back = False  # True if the terminal was left to a shell until the process continues
+    _is_active = False
+    _is_behind = False  # True while nothing is drawn because the terminal does not read
+    _is_suspended = False  # True while this process is suspended and a shell has the terminal
 
     @override
     def start_application_mode(self) -> None:
         self._channel = channel_at(_STDERR)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # untyped in the library
-        self._is_drawn = True
-        on_suspended(self._stops)  # runs in the event loop, so never within a write to the terminal
-        on_continued(self._continues)
+        self._is_active = True
+        on_suspended(self._on_suspended)  # runs in the event loop, so never within a write to the terminal
+        on_continued(self._on_continued)
 
     @override
     def stop_application_mode(self) -> None:
-        self._is_drawn = False
+        self._is_active = False
         super().stop_application_mode()
 
     @override
     def write(self, data: str) -> None:
-        """Draw, unless the terminal is too far behind; then nothing is drawn until `catches_up` returns True.
+        """Draw, unless too many bytes are queued; then draw nothing until `catch_up` returns True.
 
         The library's writing thread is not used: once 30 writes are queued, because the terminal does not read or an
         error ended the thread, the next write blocks the event loop. The process would neither renew its leases nor
         handle a signal.
         """
-        if self._is_drawn:
+        if self._is_active:
             self._is_behind = self._is_behind or self._channel.pending > _MAX_PENDING_BYTES
             if self._is_behind:
                 return
-        with suppress(OSError):  # SIGHUP reports a terminal that is gone
+        with suppress(OSError):  # the terminal is gone, which SIGHUP reports
             self._channel.write(data.encode("utf-8", "replace"))
 
-    def catches_up(self) -> bool:
-        """Return whether the terminal reads again, so that everything must be redrawn."""
+    def catch_up(self) -> bool:
+        """Draw again once the terminal reads again. Return True then: everything must be redrawn."""
         if not self._is_behind or self._channel.pending:
             return False
         self._is_behind = False
         return True
 
-    def _stops(self) -> None:
-        if self._is_drawn:
-            self._comes_back = True
+    def _on_suspended(self) -> None:
+        if self._is_active:
+            self._is_suspended = True
             self.suspend_application_mode()
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _continues(self) -> None:
-        if self._is_drawn:  # after SIGSTOP: a shell may have changed any mode since
+    def _on_continued(self) -> None:
+        if self._is_active:  # SIGSTOP was not announced: a shell may have changed any mode since
             self.suspend_application_mode()
-        elif not self._comes_back:
+        elif not self._is_suspended:
             return
-        self._comes_back = False
+        self._is_suspended = False
         self.resume_application_mode()
         self.send_message(self.SignalResume())
 
     def run_input_thread(self) -> None:
         """Read until the program ends or the terminal is gone, which SIGHUP does not report to every process."""
-        parser, pastes, early_bytes = XTermParser(), PasteFilter(), self._typed_early()
+        parser, pastes, early_bytes = XTermParser(), PasteFilter(), self._count_early_bytes()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
@@ -203,13 +204,13 @@ class TerminalDriver(LinuxDriver):
                         continue
                     if early_bytes:
                         early_bytes, data = early_bytes - len(data), data.replace(_LINE_END, _ENTER)
-                    # empty text would mean the end of input to the parser
+                    # the parser takes an empty text for the end of input
                     for message in parser.feed(text) if (text := pastes.feed(data)) else ():
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
 
-    def _typed_early(self) -> int:
+    def _count_early_bytes(self) -> int:
         """Return the number of bytes typed before this program took the terminal, when Enter was still a line end."""
         try:
             return int(struct.unpack("i", fcntl.ioctl(self.fileno, termios.FIONREAD, bytes(4)))[0])
@@ -217,7 +218,7 @@ class TerminalDriver(LinuxDriver):
             return 0
 
     def _read(self, max_bytes: int) -> bytes | None:
-        """Return what was typed: None if another process read it first, no bytes if the terminal is gone."""
+        """Return typed bytes; None if another process read them first, no bytes if the terminal is gone."""
         try:
             return os.read(self.fileno, max_bytes)
         except BlockingIOError:

@@ -16,7 +16,7 @@ from perstack.errors import UsageError
 from perstack_server.http.routes import MAX_BODY_BYTES, is_open
 from perstack_server.mcp.notifications import MAY_DECIDE
 
-# Request bodies: read completely, and checked to be JSON that can be stored.
+# Request bodies are read completely, and checked to be JSON that can be stored.
 
 
 class _BodyTooLarge(Exception):
@@ -42,16 +42,16 @@ async def _read_body(receive: Receive, max_bytes: int) -> bytes:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
-        return waiting.pop() if waiting else await receive()
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
 
-    return again
+    return receive_again
 
 
 def problem_of(body: bytes) -> str | None:
-    """Return why a body is not JSON that can be read again (depth, NaN, lone surrogates); None if it is."""
+    """Return why a body is not JSON that can be stored (depth, NaN, lone surrogates); None if it is."""
     try:
         read_json(body)
     except ValueError as error:
@@ -72,11 +72,11 @@ _PARSE_ERROR = -32700
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """The rules of access."""
+    """Names and tokens with which clients may use the server at an address."""
 
     address: ListenAddress
     token: str | None  # None only for a Unix socket, where the system reports the peer's user
-    decision_token: str | None = None  # token that also gives the right to make a person's decisions
+    decision_token: str | None = None  # token that also gives the right to make a person's decisions; None without one
     names: tuple[str, ...] = ()  # host names that clients may use, in addition to the address
 
     def check(self) -> None:
@@ -98,12 +98,12 @@ class AccessRules:
 
     def security(self) -> TransportSecuritySettings:
         """Return the accepted Host and Origin values, against DNS rebinding (MCP, transports, security warning)."""
-        own = (
+        own_names = (
             ()
             if self.address.is_everywhere
             else (f"[{self.address.host}]" if ":" in self.address.host else self.address.host,)
         )
-        names = dict.fromkeys((*_LOOPBACK, *own, *self.names))
+        names = dict.fromkeys((*_LOOPBACK, *own_names, *self.names))
         return TransportSecuritySettings(
             allowed_hosts=[host for name in names for host in (name, f"{name}:*")],
             allowed_origins=[
@@ -126,12 +126,11 @@ def _check_length(name: str, token: str) -> None:
 class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
-    def __init__(self, app: ASGIApp, guard: AccessRules) -> None:
-        """Pass requests on to `app` if `guard` admits them."""
+    def __init__(self, app: ASGIApp, access_rules: AccessRules) -> None:
         self._app = app
-        self._expected = _bearer(guard.token)
-        self._expected_to_decide = _bearer(guard.decision_token)
-        self._names = TransportSecurityMiddleware(guard.security())
+        self._expected = _bearer(access_rules.token)
+        self._expected_to_decide = _bearer(access_rules.decision_token)
+        self._names = TransportSecurityMiddleware(access_rules.security())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the names and the token, then read the whole body, then call the application."""
@@ -139,9 +138,9 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         connection = connection_of(scope)
-        refusal = await self._names.validate_request(Request(scope)) or self._reject_unknown(scope)
+        refusal = await self._names.validate_request(Request(scope)) or self._check_token(scope)
         if refusal is not None:
-            # read no more of a refused request
+            # Close the connection rather than read the body of a refused request.
             refusal.headers.update(_CLOSE)
             await refusal(scope, receive, send)
             return
@@ -157,12 +156,13 @@ class AccessMiddleware:
         if connection is not None:
             connection.stop_deadline()
         problem = problem_of(body) if body.strip() else None
-        answer = self._app if problem is None else _bad_request(scope["path"], problem)
-        await answer(scope, _replay_body(body, receive), send)
+        app = self._app if problem is None else _bad_request(scope["path"], problem)
+        await app(scope, _replay_body(body, receive), send)
         if connection is not None:
             connection.restart_deadline()
 
-    def _reject_unknown(self, scope: Scope) -> Response | None:
+    def _check_token(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request without a valid token; otherwise None. Marks a caller that may decide."""
         token_header = dict(scope["headers"]).get(b"authorization", b"")
         if self._expected_to_decide is not None and hmac.compare_digest(token_header, self._expected_to_decide):
             scope[MAY_DECIDE] = True
@@ -177,6 +177,7 @@ def _bearer(token: str | None) -> bytes | None:
 
 
 def _bad_request(path: str, problem: str) -> Response:
+    """Return the refusal of an invalid body, as a JSON-RPC error for MCP and otherwise as problem details."""
     if path == PATH:
         error = {"jsonrpc": "2.0", "id": None, "error": {"code": _PARSE_ERROR, "message": problem}}
         return JSONResponse(error, 400)

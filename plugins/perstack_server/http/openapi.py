@@ -42,13 +42,13 @@ _REFUSALS = {
 }
 
 
-def description_of_all(server: str, rows: Sequence[operation_table.Operation] = OPERATIONS) -> JsonObject:
-    """Return the whole description, for the server at this address."""
+def describe_api(server: str, rows: Sequence[operation_table.Operation] = OPERATIONS) -> JsonObject:
+    """Return the OpenAPI description of all routes, for the server at this address."""
     operations = [
         operation for operation in (*map(task_operation, rows), *JOB_OPERATIONS) if operation.route is not None
     ]
     schemas = _schemas(operations)
-    paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _hook()}}
+    paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _describe_webhook()}}
     for operation in operations:
         if operation.route is not None:
             paths.setdefault(operation.route.path, {})[operation.route.method.lower()] = _describe_operation(
@@ -72,7 +72,7 @@ def description_of_all(server: str, rows: Sequence[operation_table.Operation] = 
     }
 
 
-def page() -> str:
+def html_page() -> str:
     """Return the description as an HTML table."""
     rows = "".join(
         f"<tr><td>{row.method}</td><td><code>{escape(BASE + row.path)}</code></td>"
@@ -90,23 +90,24 @@ def page() -> str:
 
 
 def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
-    models: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
-    taken: dict[type[BaseModel], JsonSchemaMode] = {operation.arguments: "validation" for operation in operations}
-    _, made = models_json_schema([*models.items(), *taken.items()], ref_template=_SCHEMAS + "{model}")
-    return cast("dict[str, JsonObject]", made["$defs"])
+    results: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
+    inputs: dict[type[BaseModel], JsonSchemaMode] = {operation.arguments: "validation" for operation in operations}
+    _, schemas = models_json_schema([*results.items(), *inputs.items()], ref_template=_SCHEMAS + "{model}")
+    return cast("dict[str, JsonObject]", schemas["$defs"])
 
 
 def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
+    """Return the OpenAPI operation of a route; each argument may be spelled in camelCase or snake_case."""
     model = operation.arguments
     schema = schemas[model.__name__]
     properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
     spellings = {field.alias or name: name for name, field in model.model_fields.items()}
-    in_path = [name for name in properties if f"{{{name}}}" in route.path]
-    needed = [name for name in cast("list[str]", schema.get("required", [])) if name not in in_path]
+    path_names = [name for name in properties if f"{{{name}}}" in route.path]
+    required = [name for name in cast("list[str]", schema.get("required", [])) if name not in path_names]
     spelled_properties = {
-        spelled: about for name in properties for spelled, about in _spellings(name, spellings[name], properties[name])
+        spelling: part for name in properties for spelling, part in _spellings(name, spellings[name], properties[name])
     }
-    parameters: list[JsonValue] = [_parameter(name, "path", {"type": "string"}, required=True) for name in in_path]
+    parameters: list[JsonValue] = [_parameter(name, "path", {"type": "string"}, required=True) for name in path_names]
     if "job_id" in model.model_fields:
         parameters.append(_parameter("Idempotency-Key", "header", {"type": "string"}, required=False))
     described: JsonObject = {
@@ -117,16 +118,16 @@ def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, 
         "responses": _responses(operation, route),
     }
     if route.method in ("GET", "DELETE"):
-        in_path_spellings = {*in_path, *(spellings[name] for name in in_path)}
+        path_spellings = {*path_names, *(spellings[name] for name in path_names)}
         parameters += [
             _parameter(name, "query", spelled_properties[name], required=False)
             for name in spelled_properties
-            if name not in in_path_spellings
+            if name not in path_spellings
         ]
     else:
         described["requestBody"] = {
-            "required": bool(needed),
-            "content": _content(_body(spelled_properties, needed, spellings)),
+            "required": bool(required),
+            "content": _content(_body(spelled_properties, required, spellings)),
         }
     return described
 
@@ -145,32 +146,32 @@ def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: M
     return {**body, "allOf": cast("JsonValue", either)} if either else body
 
 
-def _spellings(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
+def _spellings(camel: str, snake: str, property_schema: JsonObject) -> list[tuple[str, JsonObject]]:
     if camel == snake:
-        return [(camel, about)]
-    same = f"The same as `{camel}`."
-    return [(camel, about), (snake, {**about, "description": same})]
+        return [(camel, property_schema)]
+    description = f"The same as `{camel}`."
+    return [(camel, property_schema), (snake, {**property_schema, "description": description})]
 
 
-def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> JsonObject:
-    return {"name": name, "in": place, "required": required, "schema": schema}
+def _parameter(name: str, location: str, schema: JsonObject, *, required: bool) -> JsonObject:
+    return {"name": name, "in": location, "required": required, "schema": schema}
 
 
 def _responses(operation: _Operation, route: Route) -> JsonObject:
     reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + operation.gives.__name__})}
     if operation.gives is SubmittedJob and route.method == "POST":
         reply["headers"] = {"Location": {"description": "where it is shown", "schema": {"type": "string"}}}
-    done: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
+    successes: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
     refusals = {**_REFUSALS, **{str(status): words for status, words in route.refusals.items()}}
-    return {**done, **{status: _refusal(words) for status, words in refusals.items()}}
+    return {**successes, **{status: _refusal(words) for status, words in refusals.items()}}
 
 
-def _refusal(words: str) -> JsonObject:
+def _refusal(description: str) -> JsonObject:
     problem: JsonObject = {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}}
-    return {"description": words, "content": problem}
+    return {"description": description, "content": problem}
 
 
-def _hook() -> JsonObject:
+def _describe_webhook() -> JsonObject:
     return {
         "operationId": "signal",
         "summary": "Report the event that a task waits for; the body, or a CloudEvent's data, becomes its input.",

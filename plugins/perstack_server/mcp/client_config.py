@@ -30,40 +30,40 @@ class ClientConfig:
     """The settings for one client."""
 
     file: str  # the file that the settings belong to
-    tables: tuple[str, ...]  # the keys around the server's settings
-    local: JsonObject  # the settings for a command
-    remote: JsonObject  # the settings for a URL
-    head: JsonObject = field(default_factory=dict[str, JsonValue])  # further content of the file
+    tables: tuple[str, ...]  # the nested keys that contain the server's settings
+    local: JsonObject  # template of the settings for a command
+    remote: JsonObject  # template of the settings for a URL
+    head: JsonObject = field(default_factory=dict[str, JsonValue])  # further top-level content of the file
 
     def text(self, command: str, args: Sequence[str]) -> str:
         """Return the settings for a command and its arguments."""
-        return self._filled(self.local, {_COMMAND: command, _ARGS: [*args], _LINE: [command, *args]})
+        return self._render(self.local, {_COMMAND: command, _ARGS: [*args], _LINE: [command, *args]})
 
     def remote_text(self, url: str, token: str) -> str:
         """Return the settings for a server's URL and its token."""
-        return self._filled(self.remote, {_URL: url, _BEARER: f"Bearer {token}"})
+        return self._render(self.remote, {_URL: url, _BEARER: f"Bearer {token}"})
 
-    def _filled(self, server: JsonObject, values: JsonObject) -> str:
-        found: JsonValue = {NAME: _fill(server, values)}
-        for table in reversed(self.tables):
-            found = {table: found}
+    def _render(self, server: JsonObject, values: JsonObject) -> str:
+        settings: JsonValue = {NAME: _fill_template(server, values)}
+        for key in reversed(self.tables):
+            settings = {key: settings}
         if self.file.endswith(".toml"):
             import tomli_w
 
-            return tomli_w.dumps(cast("dict[str, object]", found)).rstrip()
-        return json.dumps({**self.head, **cast("JsonObject", found)}, indent=2, ensure_ascii=False)
+            return tomli_w.dumps(cast("dict[str, object]", settings)).rstrip()
+        return json.dumps({**self.head, **cast("JsonObject", settings)}, indent=2, ensure_ascii=False)
 
 
-def _fill(value: JsonValue, values: JsonObject) -> JsonValue:
+def _fill_template(value: JsonValue, values: JsonObject) -> JsonValue:
     if isinstance(value, dict):
-        return {key: _fill(item, values) for key, item in value.items()}
+        return {key: _fill_template(item, values) for key, item in value.items()}
     return values.get(value, value) if isinstance(value, str) else value
 
 
 _STDIO: JsonObject = {"type": "stdio", **_LOCAL}
 _HTTP: JsonObject = {"type": "http", "url": _URL, **_HEADERS}
-_OPENCODE_LIMIT: JsonObject = {"enabled": True, "timeout": _MINUTE_S * 1000}  # milliseconds without progress
-_ZED_LIMIT: JsonObject = {"timeout": 10 * _MINUTE_S}  # milliseconds of a whole call, even with progress
+_OPENCODE_LIMIT: JsonObject = {"enabled": True, "timeout": _MINUTE_S * 1000}  # maximum milliseconds without progress
+_ZED_LIMIT: JsonObject = {"timeout": 10 * _MINUTE_S}  # maximum milliseconds of a call, even with progress
 CLIENTS = {
     "claude-code": ClientConfig(
         ".mcp.json in the project; Claude Code asks you to approve it", ("mcpServers",), _STDIO, _HTTP
@@ -71,7 +71,7 @@ CLIENTS = {
     "codex": ClientConfig(
         "~/.codex/config.toml",
         ("mcp_servers",),
-        # with the default readiness, "connection", the client starts a second before the tools are listed
+        # with the default readiness, "connection", the client would start before the tools are listed
         {**_LOCAL, "tool_timeout_sec": _HOUR_S, "startup_readiness": "catalog"},
         {"url": _URL, "http_headers": {"Authorization": _BEARER}, "tool_timeout_sec": _HOUR_S},
     ),
@@ -100,8 +100,8 @@ CLIENTS = {
 """The settings by the names that `--print-config` takes."""
 
 
-def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the absolute command that starts this perstack, and its arguments: editors have a PATH of their own."""
+def launch_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the absolute command that starts this perstack, with its arguments: an editor's PATH may lack it."""
     script = Path(sys.executable).with_name("perstack")
     if script.is_file():
         return str(script), ["mcp", *arguments]

@@ -1,4 +1,4 @@
-"""Calls of tools: the reply, and the driving of a Job, with progress and questions, until it ends or stops."""
+"""Calls of tools: they reply, or drive a Job, with progress and questions, until it ends or stops."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 def tool_result(
     client_project: ClientProject, view: Record, *texts: str, is_error: bool = False
 ) -> types.CallToolResult:
-    """Return a result with the structure, and with the texts and notes about the definition as blocks."""
+    """Return a structured result, with the texts, or its JSON, and notes about the definition as text blocks."""
     live = client_project.definitions.live
     notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
     if live.problem is not None:
@@ -64,7 +64,7 @@ class ClientCall(OperationCall[Record, Outcome]):
     served_project: ClientProject
     context: elicitation.Context
     params: types.CallToolRequestParams
-    logs: bool = False  # True if the client wants log messages of the level used for progress
+    logs: bool = False  # True if the client wants log messages of the level `LOG_LEVEL`
 
     @property
     @override
@@ -73,7 +73,7 @@ class ClientCall(OperationCall[Record, Outcome]):
 
     @property
     def key(self) -> CallKey:
-        """The key that a cancellation names the call by."""
+        """The key by which a cancellation names the call."""
         return call_key(self.context, self.context.request_id)
 
     @override
@@ -105,22 +105,22 @@ class ClientCall(OperationCall[Record, Outcome]):
         if not elicitation.can_ask(self.context):
             return await super().ask_question(job_id, decisions)
 
-        async def waiting(progress: JobProgress | None) -> JobSummary:
+        async def load_job(progress: JobProgress | None) -> JobSummary:
             return await self.served_project.job(job_id)
 
-        return await self._converse(waiting)
+        return await self._converse(load_job)
 
     @override
     async def confirm(
         self, decisions: Decisions, agreed: Callable[[OperationCall[Record, Outcome], str], Awaitable[Outcome]]
     ) -> Outcome:
-        before = _DECISION.returned_decision(self.params)
-        if before is not None:
-            digest, is_agreed = before
+        returned_decision = _DECISION.returned_decision(self.params)
+        if returned_decision is not None:
+            digest, is_agreed = returned_decision
         elif not elicitation.can_ask(self.context):
             return await super().confirm(decisions, agreed)
         else:
-            digest, page = digest_of(decisions), _page(self.by, decisions)
+            digest, page = digest_of(decisions), _decisions_page(self.by, decisions)
             if len(page) > _MAX_PAGE_CHARS:
                 raise person_refusal(decisions, reason=f"a form of {len(page):,} characters is too long to read")
             if elicitation.uses_returned_questions(self.context):
@@ -131,17 +131,17 @@ class ClientCall(OperationCall[Record, Outcome]):
         return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[JobProgress | None], Awaitable[JobSummary]]) -> Outcome:
-        """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
+        """Ask the questions of a Job until one gets no answer. The question that this call answers is not repeated."""
         elicitation.ASKS.set(elicitation.can_ask(self.context))
         async with progress_reports(*_senders(self.context, logs=self.logs)) as progress:
-            before = elicitation.returned_answer(self.params)
-            if before is None:
+            returned_answer = elicitation.returned_answer(self.params)
+            if returned_answer is None:
                 summary, text = await begin(progress), None
             else:
-                summary, text = await self._load_pending(before)
+                summary, text = await self._load_answered_job(returned_answer)
             while (asking := summary.asking) is not None:
                 if text is None:
-                    is_shown = before is not None and asking.id == before.question_id
+                    is_shown = returned_answer is not None and asking.id == returned_answer.question_id
                     if is_shown or not elicitation.can_ask(self.context):
                         break
                     workspace = await workspace_for_diff(self.served_project.host, asking)
@@ -158,13 +158,14 @@ class ClientCall(OperationCall[Record, Outcome]):
                     return reply_job(self, summary, f"The answer was not accepted: {error.text_for(mcp_phrase)}")
             return reply_job(self, summary)
 
-    async def _load_pending(self, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
-        summary = await self.served_project.job(before.job_id)
+    async def _load_answered_job(self, returned_answer: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
+        """Return the Job, and the answer that the call brings; None if another question is open by now."""
+        summary = await self.served_project.job(returned_answer.job_id)
         asking = summary.asking
-        if asking is None or asking.id != before.question_id or before.reply is None:
+        if asking is None or asking.id != returned_answer.question_id or returned_answer.reply is None:
             return summary, None
         workspace = await workspace_for_diff(self.served_project.host, asking)
-        return summary, elicitation.answer_in(asking, before.reply, workspace)
+        return summary, elicitation.answer_in(asking, returned_answer.reply, workspace)
 
     async def _answer(
         self, summary: JobSummary, question: OpenQuestion, text: str, progress: JobProgress | None
@@ -174,18 +175,18 @@ class ClientCall(OperationCall[Record, Outcome]):
         try:
             return await self.served_project.job_tasks.start(work, self.key, progress).outcome()
         except Conflict:
-            return await self.served_project.host.job(summary.id)  # it was answered in the meantime
+            return await self.served_project.host.job(summary.id)  # another answer came first
 
 
 _DECISION = elicitation.AgreementForm(elicitation.DECISION, "Agree")
-_MAX_PAGE_CHARS = 20_000  # maximum characters of a form about decisions, which a person must be able to read completely
+_MAX_PAGE_CHARS = 20_000  # maximum characters of a form about decisions: a person must read all of it
 
 
-def _page(by: By, decisions: Decisions) -> str:
-    """Return the page for the person: who asks, and every decision in full, with invisible characters shown."""
-    who = approvable_text(by.client).replace("\n", " ") or "A client"
+def _decisions_page(by: By, decisions: Decisions) -> str:
+    """Return the text for the person: the asking client, and each decision in full with visible control characters."""
+    client = approvable_text(by.client).replace("\n", " ") or "A client"
     lines = (approvable_text(decision.text).replace("\n", "\n  | ") for decision in decisions)
-    return "\n- ".join([f"{who} asks for decisions that only you can make:", *lines])
+    return "\n- ".join([f"{client} asks for decisions that only you can make:", *lines])
 
 
 def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, Send | None]:
@@ -213,7 +214,7 @@ def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, 
 
 
 LOG_LEVEL: types.LoggingLevel = "info"
-MAX_SILENCE_S = 15.0  # seconds until the last text is repeated: clients end calls that seem dead
+MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients cancel calls that seem dead
 _MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
 _TEXT_CELLS = 120
 
@@ -230,7 +231,7 @@ class ProgressText:
         self._activity = JobActivity()
 
     def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that has a text
-        """Return the texts of an event; empty if it has nothing new."""
+        """Return the texts of an event; empty for an event without any."""
         self._activity.follow(event)
         match event:
             case display_events.SkillStarting():
@@ -241,7 +242,7 @@ class ProgressText:
                 tools = (decided for decided in event.calls if decided.kind not in ("delegate", "interactive"))
                 return tuple(f"{self._step(event)}: {self._call(event, decided)}" for decided in tools)
             case events.CallDelegate():
-                names = ", ".join(each.expert_key for each in event.delegates)
+                names = ", ".join(delegate.expert_key for delegate in event.delegates)
                 return (f"{self._step(event)}: asks {names}",)
             case events.CallInteractiveTool():
                 return (f"{self._step(event)}: asks a person",)
@@ -263,60 +264,59 @@ class ProgressText:
         return ()
 
     def _step(self, event: RunEvent | display_events.ToolProgress) -> str:
-        whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
-        return f"{whose}step {event.step_number}"
+        prefix = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
+        return f"{prefix}step {event.step_number}"
 
     def _call(self, event: events.CallTools, decided: DecidedCall) -> str:
         activity = self._activity.run(event.run_id)
-        known = None if activity is None else activity.calls.get(decided.id)
-        part = None if known is None else known.part
+        call_activity = None if activity is None else activity.calls.get(decided.id)
+        part = None if call_activity is None else call_activity.part
         return shorten(f"{decided.tool_name} {brief(part)}" if part else decided.tool_name, _TEXT_CELLS)
 
 
 class JobProgress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
-    def __init__(self, send: Send, remind: Send | None = None, *, silence: float = MAX_SILENCE_S) -> None:
-        """Send texts with `send`, and repeat the last one with `remind`, if given, after `silence` seconds."""
+    def __init__(self, send: Send, remind: Send | None = None, *, max_silence_s: float = MAX_SILENCE_S) -> None:
+        """Send texts with `send`, and repeat the last one with `remind`, if given, after `max_silence_s` seconds."""
         self._send = send
         self._remind = remind
-        self._silence = silence
-        self._words = ProgressText()
-        self._waiting: deque[str] = deque(maxlen=_MAX_QUEUED)
-        self._is_news = asyncio.Event()
+        self._max_silence_s = max_silence_s
+        self._progress_text = ProgressText()
+        self._queued_texts: deque[str] = deque(maxlen=_MAX_QUEUED)
+        self._wake = asyncio.Event()
         self._is_ending = False
 
     def __call__(self, event: events.Event, line: bytes) -> None:
         """Queue the texts of an event: this object is a listener of the Host."""
-        for text in self._words.of(event):
+        for text in self._progress_text.of(event):
             self.report(text)
 
     def report(self, text: str) -> None:
-        """Queue a text."""
-        self._waiting.append(text)
-        self._is_news.set()
+        self._queued_texts.append(text)
+        self._wake.set()
 
     async def run(self) -> None:
         """Send queued texts, and repeat the last one after a silence, until `end`."""
-        now = asyncio.get_running_loop().time
-        last, since = "working", now()
-        while not self._is_ending or self._waiting:
+        clock_now = asyncio.get_running_loop().time
+        last_text, sent_at = "working", clock_now()
+        while not self._is_ending or self._queued_texts:
             try:
-                async with asyncio.timeout(None if self._remind is None else self._silence):
-                    await self._is_news.wait()
+                async with asyncio.timeout(None if self._remind is None else self._max_silence_s):
+                    await self._wake.wait()
             except TimeoutError:
                 if self._remind is not None:
-                    await self._remind(f"{last} (for {duration(round((now() - since) * 1000))})")
+                    await self._remind(f"{last_text} (for {duration(round((clock_now() - sent_at) * 1000))})")
                 continue
-            self._is_news.clear()
-            while self._waiting:
-                last, since = self._waiting.popleft(), now()
-                await self._send(last)
+            self._wake.clear()
+            while self._queued_texts:
+                last_text, sent_at = self._queued_texts.popleft(), clock_now()
+                await self._send(last_text)
 
     def end(self) -> None:
-        """End `run` after the queued texts."""
+        """End `run` after the queued texts are sent."""
         self._is_ending = True
-        self._is_news.set()
+        self._wake.set()
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
-"""Questions to the client's user, in the way of the client's protocol revision.
+"""Questions to the client's user, asked as the client's protocol revision requires.
 
 Up to 2025-11-25 the client receives `elicitation/create` during the call. From 2026-07-28 on the call returns that
-input is required, and the client calls again with the answer. The state that it returns names the question. A
-caller may name any question anyway, so the state is not signed, and it stays valid when the server restarts in between.
+input is required, and the client calls again with the answer and the state that it was given, which names the question.
+The state need not be signed, since a caller may answer any question, and it stays valid if the server restarts.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.question_forms import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
 
-Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context, whose type parameters are not used here
+Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are irrelevant here
 
 _INPUT = "answer"
-DECISION = "decision"  # kind of a question about the decisions of a call
+DECISION = "decision"  # kind of a question that asks for a person's decisions
 _LISTS_SINCE = "2025-11-25"
 
 
-_STATE = TypeAdapter(dict[str, str])  # the state that the client returns with the answer: kind and id of the question
+_STATE = TypeAdapter(dict[str, str])  # state that the client returns with the answer: id of the question by its kind
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
     """The answer that a repeated call brings."""
 
-    question_id: str  # the question that the client was shown, which may no longer be the open one
+    question_id: str  # the question that the client showed; another one may be open by now
     reply: types.ElicitResult | None
 
     @property
@@ -48,15 +48,15 @@ class PendingAnswer:
         return place_of(self.question_id)[0]
 
 
-ASKS: ContextVar[bool] = ContextVar("ASKS", default=False)  # True in a call whose client shows the Job's questions
+ASKS: ContextVar[bool] = ContextVar("ASKS", default=False)  # True in a call whose client shows questions
 
 
 def can_ask(context: Context) -> bool:
     """Return whether the client shows forms."""
     capabilities = context.session.client_capabilities
-    found = capabilities.elicitation if capabilities is not None else None
-    # before 2025-11-25 the only mode had no name
-    return found is not None and (found.form is not None or found.url is None)
+    elicitation = capabilities.elicitation if capabilities is not None else None
+    # a client that names no mode has forms, the only mode before 2025-11-25
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
 def uses_returned_questions(context: Context) -> bool:
@@ -83,19 +83,19 @@ def ask_by_result(question: OpenQuestion, workspace: Path | None) -> types.Input
 def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None:
     """Return the answer that a repeated call brings to a Job's question; None for other calls.
 
-    Raises MCPError for a state that this server did not give.
+    Raises MCPError for a state that is not from this server.
     """
-    if params.request_state is None or _asked_id(params, DECISION) is not None:
+    if params.request_state is None or _id_in_state(params, DECISION) is not None:
         return None
-    question = _asked_id(params, "question") or ""
+    question_id = _id_in_state(params, "question") or ""
     try:
-        place_of(question)
+        place_of(question_id)
     except UsageError as error:
         raise MCPError(
             types.INVALID_PARAMS, "requestState was not given by this server: call again without it"
         ) from error
     reply = (params.input_responses or {}).get(_INPUT)
-    return PendingAnswer(question, reply if isinstance(reply, types.ElicitResult) else None)
+    return PendingAnswer(question_id, reply if isinstance(reply, types.ElicitResult) else None)
 
 
 def answer_in(question: OpenQuestion, reply: types.ElicitResult, workspace: Path | None) -> str | None:
@@ -120,7 +120,7 @@ def _answer_of_reply(form: Form, question: OpenQuestion, reply: types.ElicitResu
             assert_never(reply.action)
 
 
-def _asked_id(params: types.CallToolRequestParams, kind: str) -> str | None:
+def _id_in_state(params: types.CallToolRequestParams, kind: str) -> str | None:
     """Return the id of the question in the returned state; None if the call answers no question of this kind."""
     try:
         return _STATE.validate_json(params.request_state or "").get(kind)
@@ -135,7 +135,7 @@ def _input_required(key: str, message: str, schema: JsonObject, state: dict[str,
 
 @dataclass(frozen=True, slots=True)
 class AgreementForm:
-    """A form with which the user agrees to something that is shown; a digest names exactly what was shown."""
+    """A form with which the user agrees to a shown text, which a digest identifies."""
 
     key: str  # the name of the field, of the request and of the state
     title: str
@@ -152,7 +152,7 @@ class AgreementForm:
             reply = await context.session.elicit_form(message, self.schema, related_request_id=context.request_id)
         except MCPError:
             return False
-        return self._agreed(reply)
+        return self._is_agreement(reply)
 
     def ask_by_result(self, message: str, digest: str) -> types.InputRequiredResult:
         """Return the result that asks the client to call again with the answer."""
@@ -160,10 +160,10 @@ class AgreementForm:
 
     def returned_decision(self, params: types.CallToolRequestParams) -> tuple[str, bool] | None:
         """Return the digest that a repeated call answers about, and whether the user agreed; None for other calls."""
-        digest = _asked_id(params, self.key)
-        return None if digest is None else (digest, self._agreed((params.input_responses or {}).get(self.key)))
+        digest = _id_in_state(params, self.key)
+        return None if digest is None else (digest, self._is_agreement((params.input_responses or {}).get(self.key)))
 
-    def _agreed(self, reply: object) -> bool:
+    def _is_agreement(self, reply: object) -> bool:
         if not isinstance(reply, types.ElicitResult) or reply.action != "accept":
             return False
         return agrees((reply.content or {}).get(self.key))

@@ -1,4 +1,4 @@
-"""The clients to notify when tools or the contents of a resource change, and the Jobs whose changes they follow."""
+"""Clients that are notified when tools or resources change, and the Jobs to which they subscribed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SESSION_ID = "mcp-session-id"
 _NOTIFY_TIMEOUT_S = 2.0  # maximum seconds for a client to accept a notification
 
 
-def client_of(context: Context) -> str:
+def client_id_of(context: Context) -> str:
     """Return the id of a request's client: its session over HTTP; empty on a pipe, which has one client."""
     request: object = context.request
     return request.headers.get(_SESSION_ID, "") if isinstance(request, Request) else ""
@@ -40,43 +40,43 @@ def client_of(context: Context) -> str:
 
 def call_key(context: Context, request_id: object) -> CallKey:
     """Return the key of a request: its client and its id."""
-    return (client_of(context), str(request_id))
+    return (client_id_of(context), str(request_id))
 
 
 class LogLevels:
     """The levels of log messages that clients want, set for a connection or, in the stateless era, with each call."""
 
     def __init__(self) -> None:
-        """Begin without levels: a client that sets none gets no messages."""
+        """Start without levels: a client that sets none gets no log messages."""
         self._levels: dict[str, types.LoggingLevel] = {}
 
     def set(self, level: types.LoggingLevel, context: Context) -> None:
         """Set the level for a client until its connection ends."""
-        client = client_of(context)
-        if client not in self._levels:
-            on_disconnect(context, lambda: self._levels.pop(client, None))
-        self._levels[client] = level
+        client_id = client_id_of(context)
+        if client_id not in self._levels:
+            on_disconnect(context, lambda: self._levels.pop(client_id, None))
+        self._levels[client_id] = level
 
     def includes(self, level: types.LoggingLevel, context: Context) -> bool:
         """Return whether a request's client wants messages of this level."""
-        wanted: object = self._levels.get(client_of(context))
+        wanted_level: object = self._levels.get(client_id_of(context))
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            wanted = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
-        return wanted in _LEVELS[: _LEVELS.index(level) + 1]
+            wanted_level = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+        return wanted_level in _LEVELS[: _LEVELS.index(level) + 1]
 
 
 _LEVELS = get_args(types.LoggingLevel)  # the least severe first
 
 
 def caller(context: Context) -> By:
-    """Return the author of an answer that a request brings: this user on a pipe, unknown over HTTP."""
+    """Return the author of what a request does: this user on a pipe, over HTTP the client without a person."""
     params = context.session.client_params
     client = f"{params.client_info.name} {params.client_info.version}" if params is not None else ""
     is_remote = isinstance(context.request, Request)
     return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
 
 
-MAY_DECIDE = "perstack.may_decide"  # key in the scope of an HTTP request whose token has the right to decide
+MAY_DECIDE = "perstack.may_decide"  # key in the scope of an HTTP request whose token gives the right to decide
 
 
 def may_decide(context: Context) -> bool:
@@ -86,8 +86,8 @@ def may_decide(context: Context) -> bool:
 
 
 def on_disconnect(context: Context, callback: Callable[[], object]) -> None:
-    """Call `callback` when a request's connection ends: over HTTP, its session, or after the SDK's idle time."""
-    # The SDK wants handlers to use the connection's exit stack, but does not expose it yet.
+    """Call `callback` when a request's connection ends, over HTTP when its session ends."""
+    # The SDK intends the connection's exit stack for this, but does not expose it yet.
     connection: object = getattr(context.session, "_connection", None)
     if isinstance(connection, Connection):
         connection.exit_stack.callback(callback)
@@ -98,35 +98,35 @@ class Clients:
 
     def __init__(self) -> None:
         self._bus = subscriptions.InMemorySubscriptionBus()
-        self.listening = subscriptions.ListenHandler(self._bus)
+        self.listen_handler = subscriptions.ListenHandler(self._bus)
         self._sessions: dict[str, ServerSession] = {}
-        self._subscribed: dict[str, dict[str, ServerSession]] = {}
+        self._subscribers: dict[str, dict[str, ServerSession]] = {}
 
     def add(self, context: Context) -> None:
         """Add a client after its handshake. It is removed when its connection ends."""
-        client = client_of(context)
-        if client not in self._sessions:
-            on_disconnect(context, lambda: self.remove(client))
-        self._sessions[client] = context.session
+        client_id = client_id_of(context)
+        if client_id not in self._sessions:
+            on_disconnect(context, lambda: self.remove(client_id))
+        self._sessions[client_id] = context.session
 
-    def remove(self, client: str) -> None:
+    def remove(self, client_id: str) -> None:
         """Remove a client and its subscriptions."""
-        self._sessions.pop(client, None)
-        for uri in tuple(self._subscribed):
-            self._unsubscribe(uri, client)
+        self._sessions.pop(client_id, None)
+        for uri in tuple(self._subscribers):
+            self._unsubscribe(uri, client_id)
 
     def subscribe(self, uri: str, context: Context) -> None:
         self.add(context)
-        self._subscribed.setdefault(uri, {})[client_of(context)] = context.session
+        self._subscribers.setdefault(uri, {})[client_id_of(context)] = context.session
 
     def unsubscribe(self, uri: str, context: Context) -> None:
-        self._unsubscribe(uri, client_of(context))
+        self._unsubscribe(uri, client_id_of(context))
 
-    def _unsubscribe(self, uri: str, client: str) -> None:
-        subscribed = self._subscribed.get(uri, {})
-        subscribed.pop(client, None)
-        if not subscribed:
-            self._subscribed.pop(uri, None)
+    def _unsubscribe(self, uri: str, client_id: str) -> None:
+        sessions = self._subscribers.get(uri, {})
+        sessions.pop(client_id, None)
+        if not sessions:
+            self._subscribers.pop(uri, None)
 
     async def definitions_changed(self) -> None:
         """Send the three `list_changed` notifications to all clients. A client that has disconnected is ignored."""
@@ -136,12 +136,12 @@ class Clients:
             subscriptions.ResourcesListChanged(),
         ):
             await self._bus.publish(event)
-        await _await_each(send_lists_changed(session) for session in self._sessions.values())
+        await _send_all(send_lists_changed(session) for session in self._sessions.values())
 
     async def resource_updated(self, uri: str) -> None:
         """Send `notifications/resources/updated` to the resource's subscribers."""
         await self._bus.publish(subscriptions.ResourceUpdated(uri=uri))
-        await _await_each(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
+        await _send_all(session.send_resource_updated(uri) for session in self._subscribers.get(uri, {}).values())
 
 
 async def send_lists_changed(session: ServerSession) -> None:
@@ -151,15 +151,15 @@ async def send_lists_changed(session: ServerSession) -> None:
     await session.send_resource_list_changed()
 
 
-async def _await_each(notifications: Iterable[Coroutine[object, object, None]]) -> None:
-    """Await all notifications, each with a timeout: a client that does not read delays no other."""
+async def _send_all(notifications: Iterable[Coroutine[object, object, None]]) -> None:
+    """Send notifications concurrently, each with a timeout, so that a client that does not read delays no other."""
 
-    async def in_time(notification: Coroutine[object, object, None]) -> None:
+    async def send_in_time(notification: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTIFY_TIMEOUT_S):
                 await notification
 
-    await asyncio.gather(*(in_time(notification) for notification in tuple(notifications)))
+    await asyncio.gather(*(send_in_time(notification) for notification in tuple(notifications)))
 
 
 # URIs of resources.
@@ -186,8 +186,8 @@ class UriTemplate:
         """Return the variable's value in a URI; None if the template does not match."""
         if not uri.startswith(self.prefix) or not uri.endswith(self.suffix):
             return None
-        raw = uri[len(self.prefix) : len(uri) - len(self.suffix)]
-        return unquote(raw) if raw and "/" not in raw else None
+        quoted_value = uri[len(self.prefix) : len(uri) - len(self.suffix)]
+        return unquote(quoted_value) if quoted_value and "/" not in quoted_value else None
 
     def uri(self, value: str) -> str:
         return f"{self.prefix}{quote(value, safe='@')}{self.suffix}"
@@ -199,11 +199,11 @@ EVENTS = UriTemplate(f"{SCHEME}runs/{{id}}/events")
 EXPERT = UriTemplate(f"{SCHEME}experts/{{key}}")
 
 
-Notify = Callable[[str], Awaitable[None]]  # function that notifies the subscribers of a URI
+Notify = Callable[[str], Awaitable[None]]  # notifies the subscribers of a URI
 
 
 def _job_of(uri: str) -> str | None:
-    """Return the Job that a URI belongs to; None if it cannot be subscribed to."""
+    """Return the id of the Job that a URI belongs to; None if changes of it are not announced."""
     run_id = EVENTS.value_in(uri)
     if run_id is not None:
         with suppress(PerstackError):
@@ -216,14 +216,14 @@ class JobSubscriptions:
     """A task for each driven Job with subscribers."""
 
     def __init__(self, host: Host, notify: Notify, offers: Callable[[str], bool]) -> None:
-        """Follow Jobs through `host`. `offers` returns for an Expert's key whether clients may see its Jobs."""
+        """Follow Jobs of `host`. `offers(expert_key)` returns whether clients may see the Jobs of an Expert."""
         self._host = host
         self._offers = offers
         self._notify = notify
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def watch(self, uri: str) -> None:
-        """Start to notify of changes of this URI's contents; does nothing if its Job is followed already."""
+        """Start to follow the Job of a URI and to notify its subscribers, unless it is followed already."""
         job_id = _job_of(uri)
         if job_id is None or job_id in self._tasks:
             return
@@ -232,7 +232,6 @@ class JobSubscriptions:
         task.add_done_callback(lambda _: self._tasks.pop(job_id, None))
 
     async def close(self) -> None:
-        """Stop following all Jobs."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -251,7 +250,7 @@ class JobSubscriptions:
         except NotFound:
             return
         except PerstackError:
-            pass  # reading the resource reports the error
+            pass  # the client sees the error when it reads the resource
         await self._notify(JOB.uri(job_id))
 
 
@@ -265,5 +264,5 @@ class ClientProject(ServedProject):
     """The state of one workspace, with the clients to notify."""
 
     clients: Clients
-    watching: JobSubscriptions
+    job_subscriptions: JobSubscriptions
     has_tasks: bool  # True if the operations on tasks are offered as tools

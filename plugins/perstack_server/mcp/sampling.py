@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perstack_server.mcp.elicitation import Context
 
 
-# the client's call for which the current Job is driven
+# context of the client's call that drives the current Job; None without one
 CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)
 
 NAME = "mcp-sampling"
@@ -54,6 +54,8 @@ _MAX_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class _SamplingProvider(Provider):
+    """The model of the client whose call drives the Job."""
+
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
@@ -86,10 +88,10 @@ class _SamplingFactory(ProviderFactory):
         return True
 
     def create(self, config: ProviderConfig) -> Provider:
-        most = config.setting.get("maxTokens", _MAX_TOKENS)
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1 or set(config.setting) - {"maxTokens"}:
+        limit = config.setting.get("maxTokens", _MAX_TOKENS)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1 or set(config.setting) - {"maxTokens"}:
             raise UsageError(f"provider {NAME} has one setting, `maxTokens`, a whole number from 1")
-        return _SamplingProvider(most)
+        return _SamplingProvider(limit)
 
 
 class SamplingPlugin:
@@ -112,8 +114,8 @@ _REASONS: dict[str, FinishReason] = {
 
 async def _sample(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
     """Generate with the client's model. Raises ProviderError if the client has no sampling, or none with tools."""
-    client = _client_of(context, needs_tools=bool(request.tools))
-    messages = [await _message(message, request.blobs) for message in request.messages]
+    client = _check_client(context, needs_tools=bool(request.tools))
+    messages = [await _convert_message(message, request.blobs) for message in request.messages]
     tools = [
         types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema)
         for spec in request.tools
@@ -122,9 +124,9 @@ async def _sample(context: Context | None, request: GenerationRequest, max_token
         None if request.model == "default" else types.ModelPreferences(hints=[types.ModelHint(name=request.model)])
     )
     with warnings.catch_warnings():
-        # deprecated in later revisions, but the only way in earlier ones
+        # the SDK warns that later revisions deprecate this; earlier ones have no other way
         warnings.simplefilter("ignore", MCPDeprecationWarning)
-        asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
+        reply = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],
             max_tokens=request.max_tokens_within(max_tokens) or max_tokens,
             temperature=request.temperature,
@@ -135,14 +137,16 @@ async def _sample(context: Context | None, request: GenerationRequest, max_token
             related_request_id=client.request_id,
         )
     try:
-        return _generation(await asking)
+        return _convert_result(await reply)
     except NoBackChannelError as error:
         raise ProviderError("the client has disconnected, so its model is not available", name="NoSampling") from error
     except MCPError as error:
         raise ProviderError(f"the client's model: {error}", name="Sampling") from error
 
 
-def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
+def _check_client(context: Context | None, *, needs_tools: bool) -> Context:
+    """Return the context if its client offers what is needed. Raises ProviderError otherwise."""
+
     def refuse(why: str) -> ProviderError:
         return ProviderError(f"{why}: choose another provider in perstack.toml, or --provider", name="NoSampling")
 
@@ -159,21 +163,22 @@ def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
     return context
 
 
-async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage | None:
+async def _convert_message(message: Message, blobs: BlobReader) -> types.SamplingMessage | None:
     blocks: list[_Block]
     match message:
         case UserMessage():
-            blocks = [await _content(part, blobs) for part in message.contents]
+            blocks = [await _convert_content(part, blobs) for part in message.contents]
         case ExpertMessage():
             parts = (part for part in message.contents if not isinstance(part, ThinkingPart))
             blocks = [
-                _content_of(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part) for part in parts
+                _convert_part(TextPart(text=part.shown) if isinstance(part, ProviderToolPart) else part)
+                for part in parts
             ]
         case ToolMessage():
             blocks = [
                 types.ToolResultContent(
                     tool_use_id=result.tool_call_id,
-                    content=[await _content(part, blobs) for part in result.contents],
+                    content=[await _convert_content(part, blobs) for part in result.contents],
                     is_error=result.is_error or None,
                 )
                 for result in message.contents
@@ -185,13 +190,13 @@ async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage
     return types.SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
 
 
-def _content_of(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
+def _convert_part(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
     if isinstance(part, TextPart):
         return types.TextContent(text=part.text)
     return types.ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))
 
 
-async def _content(part: ResultContent, blobs: BlobReader) -> types.TextContent | types.ImageContent:
+async def _convert_content(part: ResultContent, blobs: BlobReader) -> types.TextContent | types.ImageContent:
     if isinstance(part, TextPart):
         return types.TextContent(text=part.text)
     if part.mime_type.startswith("image/"):
@@ -199,7 +204,7 @@ async def _content(part: ResultContent, blobs: BlobReader) -> types.TextContent 
     return types.TextContent(text=text_of([part]))
 
 
-def _generation(result: types.CreateMessageResult | types.CreateMessageResultWithTools) -> Generation:
+def _convert_result(result: types.CreateMessageResult | types.CreateMessageResultWithTools) -> Generation:
     blocks: list[types.ContentBlock | _Block] = (
         [*result.content] if isinstance(result.content, list) else [result.content]
     )

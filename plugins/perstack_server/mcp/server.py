@@ -35,52 +35,52 @@ from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_proje
 
 # Completion of the ids in resource URIs.
 
-_MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
-_SEARCHED_JOBS = 200  # maximum Jobs that are searched, the newest
+_MAX_COMPLETIONS = 100  # maximum values in one answer, a limit of the protocol
+_SEARCHED_JOBS = 200  # maximum Jobs that are searched for completions, the newest
 
 
-async def _complete(state: ClientProject, params: types.CompleteRequestParams) -> types.CompleteResult:
+async def _complete(client_project: ClientProject, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
-    found = [value for value in await _known_values(state, params.ref.uri, params.argument.value) if value]
+    values = [value for value in await _find_values(client_project, params.ref.uri, params.argument.value) if value]
     return types.CompleteResult(
         completion=types.Completion(
-            values=found[:_MAX_COMPLETIONS], total=len(found), has_more=len(found) > _MAX_COMPLETIONS
+            values=values[:_MAX_COMPLETIONS], total=len(values), has_more=len(values) > _MAX_COMPLETIONS
         )
     )
 
 
-async def _known_values(state: ClientProject, template: str, typed: str) -> list[str]:
+async def _find_values(client_project: ClientProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
-        return [expert.key for expert in state.definitions.experts.values() if expert.key.startswith(typed)]
-    jobs = [summary.id for summary in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
+        return [expert.key for expert in client_project.definitions.experts.values() if expert.key.startswith(typed)]
+    job_ids = [summary.id for summary in (await client_project.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
     if template == JOB.template:
-        return [job_id for job_id in jobs if job_id.startswith(typed)]
+        return [job_id for job_id in job_ids if job_id.startswith(typed)]
     if template not in (EVENTS.template, CHECKPOINT.template):
         return []
-    found: list[str] = []
-    for job_id in jobs:
+    values: list[str] = []
+    for job_id in job_ids:
         if job_id.startswith(typed) or typed.startswith(job_id):
-            found += await _values_within(state, template, job_id)
-        if len(found) > 5 * _MAX_COMPLETIONS:
+            values += await _values_of_job(client_project, template, job_id)
+        if len(values) > 5 * _MAX_COMPLETIONS:
             break
-    return [value for value in found if value.startswith(typed)]
+    return [value for value in values if value.startswith(typed)]
 
 
-async def _values_within(state: ClientProject, template: str, job_id: str) -> list[str]:
+async def _values_of_job(client_project: ClientProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
-            return [run_summary.id for run_summary in (await state.host.jobs.runs(job_id)).runs]
-        return list((await state.host.jobs.checkpoints(job_id)).ids)
+            return [run_summary.id for run_summary in (await client_project.host.jobs.runs(job_id)).runs]
+        return list((await client_project.host.jobs.checkpoints(job_id)).ids)
     except PerstackError:
-        return []  # a Job that cannot be read has no ids to complete
+        return []  # a Job that cannot be read gets no completions
 
 
 # A prompt for each Expert, which editors show as a command.
 
 
-def _list_prompts(state: ClientProject) -> list[types.Prompt]:
+def _list_prompts(client_project: ClientProject) -> list[types.Prompt]:
     argument = types.PromptArgument(name="query", description="what the Expert should do", required=True)
     return [
         types.Prompt(
@@ -89,7 +89,7 @@ def _list_prompts(state: ClientProject) -> list[types.Prompt]:
             description=expert.description or f"Asks the Expert {expert.key}.",
             arguments=[argument],
         )
-        for name, expert in state.definitions.experts.items()
+        for name, expert in client_project.definitions.experts.items()
     ]
 
 
@@ -112,21 +112,24 @@ def _get_prompt(state: ClientProject, params: types.GetPromptRequestParams) -> t
 
 
 class _Handlers:
+    """Handlers of the protocol's requests and notifications, for all clients of one server."""
+
     def __init__(self, workspaces: Workspaces) -> None:
         self._workspaces = workspaces
         self._log_levels = LogLevels()
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        state = await self._refreshed(context)
-        return types.ListToolsResult(tools=list_tools(state.definitions.experts, operations_of(state)))
+        client_project = await self._get_refreshed_project(context)
+        tools = list_tools(client_project.definitions.experts, operations_of(client_project))
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
-        """Answer `tools/call`; an error of the caller becomes a result."""
+        """Answer `tools/call`. An error that the caller can correct is a result, which the model reads."""
         try:
-            state = await self._workspaces.of(context)
-            await state.refresh()
+            client_project = await self._workspaces.of(context)
+            await client_project.refresh()
             call = await _with_consent(
-                ClientCall(state, context, params, logs=self._log_levels.includes(LOG_LEVEL, context))
+                ClientCall(client_project, context, params, logs=self._log_levels.includes(LOG_LEVEL, context))
             )
             if isinstance(call, types.InputRequiredResult):
                 return call
@@ -137,7 +140,7 @@ class _Handlers:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=resources.list_resources(await self._refreshed(context)))
+        return types.ListResourcesResult(resources=resources.list_resources(await self._get_refreshed_project(context)))
 
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -147,41 +150,41 @@ class _Handlers:
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        return await resources.read(await self._state(context), params.uri)
+        return await resources.read(await self._get_project(context), params.uri)
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        state = await self._state(context)
-        state.clients.subscribe(params.uri, context)
-        state.watching.watch(params.uri)
+        client_project = await self._get_project(context)
+        client_project.clients.subscribe(params.uri, context)
+        client_project.job_subscriptions.watch(params.uri)
         return types.EmptyResult()
 
     async def unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        (await self._state(context)).clients.unsubscribe(params.uri, context)
+        (await self._get_project(context)).clients.unsubscribe(params.uri, context)
         return types.EmptyResult()
 
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Answer `subscriptions/listen`, which replaces subscribe and unsubscribe in the stateless era."""
-        state = await self._state(context)
+        client_project = await self._get_project(context)
         for uri in params.notifications.resource_subscriptions or ():
-            state.watching.watch(uri)
-        return await state.clients.listening(context, params)
+            client_project.job_subscriptions.watch(uri)
+        return await client_project.clients.listen_handler(context, params)
 
     async def list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        return types.ListPromptsResult(prompts=_list_prompts(await self._refreshed(context)))
+        return types.ListPromptsResult(prompts=_list_prompts(await self._get_refreshed_project(context)))
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        return _get_prompt(await self._state(context), params)
+        return _get_prompt(await self._get_project(context), params)
 
     async def set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         self._log_levels.set(params.level, context)
         return types.EmptyResult()
 
     async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        return await _complete(await self._state(context), params)
+        return await _complete(await self._get_project(context), params)
 
     async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
         self._workspaces.register(context)
@@ -192,23 +195,23 @@ class _Handlers:
     async def on_roots_changed(self, context: Context, params: types.NotificationParams | None) -> None:
         await self._workspaces.roots_changed(context)
 
-    async def _state(self, context: Context) -> ClientProject:
+    async def _get_project(self, context: Context) -> ClientProject:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
             raise MCPError(types.INTERNAL_ERROR, error.text_for(mcp_phrase)) from error
 
-    async def _refreshed(self, context: Context) -> ClientProject:
-        state = await self._state(context)
-        await state.refresh()
-        return state
+    async def _get_refreshed_project(self, context: Context) -> ClientProject:
+        client_project = await self._get_project(context)
+        await client_project.refresh()
+        return client_project
 
 
-_ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no error in the result itself
+_ERROR_KEY = "perstack/error"  # key in `_meta`, since a tool's output schema allows no error in the result itself
 
 
 def _error_result(error: PerstackError) -> types.CallToolResult:
-    """Return an error for the model to read and correct."""
+    """Return an error as a result, so that the model can read and correct it."""
     text = error.text_for(mcp_phrase)
     report: JsonObject = {"name": type(error).__name__, "message": text}
     if isinstance(error, DefinitionError):
@@ -235,6 +238,8 @@ INSTRUCTIONS = (
 
 
 class _ChangingServer(Server[Any]):
+    """The SDK's server, which announces that its lists may change."""
+
     @override
     def create_initialization_options(
         self,
@@ -242,7 +247,7 @@ class _ChangingServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        # over HTTP the SDK calls this, without options
+        # over HTTP the SDK calls this without options, which would announce no changes
         changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         return super().create_initialization_options(
             notification_options or changes, experimental_capabilities, extensions
@@ -270,7 +275,7 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
     )
     server.add_notification_handler("notifications/initialized", types.NotificationParams, handlers.on_initialized)
     server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, handlers.on_cancelled)
-    # not in the constructor, which warns that later revisions deprecate roots and log messages
+    # not in the constructor, which would warn that later revisions deprecate roots and log messages
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, handlers.set_log_level)
     server.add_notification_handler(
         "notifications/roots/list_changed", types.NotificationParams, handlers.on_roots_changed
@@ -284,7 +289,7 @@ _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
 
-_LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
+_LAST_MESSAGES_S = 1.0  # maximum seconds for the client to read the last messages
 
 
 async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None) -> None:
@@ -300,74 +305,75 @@ async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes |
 
 @asynccontextmanager
 async def _streams(wire: ProtocolStdio, opening: bytes | None) -> AsyncGenerator[_Streams]:
-    messages = wire.start(_parsed, "MCP", opening)
-    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    reading = asyncio.create_task(_read(messages, arrived))
-    writing = asyncio.create_task(_write(wire, leaving))
+    messages = wire.start(_parse_message, "MCP", opening)
+    incoming_sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, outgoing_receiver = anyio.create_memory_object_stream[SessionMessage](0)
+    read_task = asyncio.create_task(_receive_messages(messages, incoming_sender))
+    write_task = asyncio.create_task(_send_messages(wire, outgoing_receiver))
     try:
         yield incoming, outgoing
         outgoing.close()
-        await asyncio.wait({writing}, timeout=_LAST_MESSAGES_S)
+        await asyncio.wait({write_task}, timeout=_LAST_MESSAGES_S)
     finally:
-        for task in (reading, writing):
+        for task in (read_task, write_task):
             task.cancel()
-        for stream in (arrived, incoming, outgoing, leaving):
+        for stream in (incoming_sender, incoming, outgoing, outgoing_receiver):
             stream.close()
-        await asyncio.wait({reading, writing})
+        await asyncio.wait({read_task, write_task})
 
 
-async def _read(
-    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+async def _receive_messages(
+    messages: AsyncGenerator[SessionMessage], incoming_sender: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
-    async with arrived, aclosing(messages):
+    async with incoming_sender, aclosing(messages):
         async for message in messages:
-            await arrived.send(message)
+            await incoming_sender.send(message)
 
 
-def _parsed(line: bytes) -> SessionMessage:
+def _parse_message(line: bytes) -> SessionMessage:
     return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
-async def _write(wire: ProtocolStdio, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    async for item in leaving:
+async def _send_messages(wire: ProtocolStdio, outgoing_receiver: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async for item in outgoing_receiver:
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         await wire.send(line.encode("utf-8", "replace") + b"\n")
 
 
 # Consent to a changed definition that would execute something new.
 
-_FORM = AgreementForm("trust", "Use it")
+_TRUST_FORM = AgreementForm("trust", "Use it")
 
 
 async def _with_consent(client_call: ClientCall) -> ClientCall | types.InputRequiredResult:
     """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
-    before = _FORM.returned_decision(client_call.params)
-    if before is not None:
-        await _settle(client_call.served_project, *before)
+    decision = _TRUST_FORM.returned_decision(client_call.params)
+    if decision is not None:
+        await _apply_decision(client_call.served_project, *decision)
         params = client_call.params.model_copy(update={"request_state": None, "input_responses": None})
         return replace(client_call, params=params)
     live = client_call.served_project.definitions.live
-    held = live.open_change
-    if held is None or live.is_asked or not can_ask(client_call.context) or not drives(client_call.params.name):
+    change = live.open_change
+    if change is None or live.is_asked or not can_ask(client_call.context) or not drives(client_call.params.name):
         return client_call
-    page = fitted_change(held, FORM)
-    if not page.is_whole:  # the result names the command that shows the whole change
+    page = fitted_change(change, FORM)
+    if not page.is_whole:  # too long for a form: the notes of the result name the command that shows it
         return client_call
     if uses_returned_questions(client_call.context):
         if client_call.params.request_state is not None:
             return client_call  # the call answers another question
-        return _FORM.ask_by_result(page.text, held.digest)
+        return _TRUST_FORM.ask_by_result(page.text, change.digest)
     live.is_asked = True
     try:
-        await _settle(client_call.served_project, held.digest, await _FORM.ask_now(client_call.context, page.text))
+        agreed = await _TRUST_FORM.ask_now(client_call.context, page.text)
+        await _apply_decision(client_call.served_project, change.digest, agreed)
     finally:
         live.is_asked = False
     return client_call
 
 
-async def _settle(state: ClientProject, digest: str, agreed: bool) -> None:
+async def _apply_decision(client_project: ClientProject, digest: str, agreed: bool) -> None:
     if not agreed:
-        state.definitions.live.refuse(digest)
-    elif state.definitions.agree(digest):
-        await state.on_change()
+        client_project.definitions.live.refuse(digest)
+    elif client_project.definitions.agree(digest):
+        await client_project.on_change()

@@ -57,7 +57,7 @@ def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperat
     """Return every tool, Experts first."""
     return [
         *(_expert_tool(name, expert) for name, expert in experts.items()),
-        *(_tool(name, operation) for name, operation in operations.items()),
+        *(_operation_tool(name, operation) for name, operation in operations.items()),
     ]
 
 
@@ -77,8 +77,8 @@ async def call_tool(client_call: ClientCall) -> Outcome:
         expert_arguments = read_arguments(ExpertArguments, arguments, name).of(experts[name].key)
         return await perform(EXPERT_OPERATION, expert_arguments, client_call)
     names = (*experts, *operations)
-    near = nearest(name, names)
-    hint = f"available: {', '.join(names)}" if near is None else f"did you mean {near!r}?"
+    similar_name = nearest(name, names)
+    hint = f"available: {', '.join(names)}" if similar_name is None else f"did you mean {similar_name!r}?"
     raise MCPError(INVALID_PARAMS, f"Unknown tool {name!r}: {hint}")
 
 
@@ -93,7 +93,7 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
     )
 
 
-def _tool(name: str, operation: AnyOperation) -> Tool:
+def _operation_tool(name: str, operation: AnyOperation) -> Tool:
     return Tool(
         name=name,
         title=operation.title,
@@ -110,47 +110,47 @@ def _tool(name: str, operation: AnyOperation) -> Tool:
 @cache
 def input_schema(model: type[Arguments]) -> JsonObject:
     """Return the JSON schema of a tool's arguments, without keywords that clients do not need."""
-    return _plain(model.model_json_schema(by_alias=True))
+    return _simplify_schema(model.model_json_schema(by_alias=True))
 
 
 @cache
 def _output_schema(model: type[Record]) -> JsonObject:
     """Return the JSON schema of a tool's structured result."""
-    return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
+    return _simplify_schema(model.model_json_schema(by_alias=True, mode="serialization"))
 
 
 def _expert_output_schema(result: JsonObject | None) -> JsonObject:
-    """Return the output schema of an Expert's tool, whose `result` fits the Expert's own schema."""
-    whole = _output_schema(JobView)
-    properties = whole.get("properties")
+    """Return the output schema of an Expert's tool; its `result` has the Expert's schema, if that can be embedded."""
+    schema = _output_schema(JobView)
+    properties = schema.get("properties")
     if result is None or not isinstance(properties, dict):
-        return whole
-    placed = move_schema(result, "#/properties/result")
-    return whole if placed is None else {**whole, "properties": {**properties, "result": placed}}
+        return schema
+    result_schema = move_schema(result, "#/properties/result")
+    return schema if result_schema is None else {**schema, "properties": {**properties, "result": result_schema}}
 
 
-def _plain(schema: JsonObject) -> JsonObject:
-    """Return the schema without titles; an optional value may be left out rather than null."""
-    plain = _without_noise(schema)
-    return plain if isinstance(plain, dict) else {}
+def _simplify_schema(schema: JsonObject) -> JsonObject:
+    """Return the schema without titles and defaults of null; an optional value is left out instead of null."""
+    simplified = _simplify(schema)
+    return simplified if isinstance(simplified, dict) else {}
 
 
-def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
+def _simplify(value: JsonValue, *, is_names: bool = False) -> JsonValue:
     if isinstance(value, list):
-        return [_without_noise(item) for item in value]
+        return [_simplify(item) for item in value]
     if not isinstance(value, dict):
         return value
     if is_names:
-        return {name: _without_noise(each) for name, each in value.items()}
-    found: JsonObject = {}
+        return {name: _simplify(each) for name, each in value.items()}
+    result: JsonObject = {}
     for name, each in value.items():
         if name == "title" or (name == "default" and each is None) or (name == "description" and "properties" in value):
             continue
-        found[name] = _without_noise(each, is_names=name in ("properties", "$defs"))
-    options = found.get("anyOf")
+        result[name] = _simplify(each, is_names=name in ("properties", "$defs"))
+    options = result.get("anyOf")
     if isinstance(options, list) and {"type": "null"} in options:
-        rest = [option for option in options if option != {"type": "null"}]
-        found.pop("anyOf")
-        first = rest[0]
-        found = {**first, **found} if len(rest) == 1 and isinstance(first, dict) else {**found, "anyOf": rest}
-    return found
+        others = [option for option in options if option != {"type": "null"}]
+        result.pop("anyOf")
+        first = others[0]
+        result = {**first, **result} if len(others) == 1 and isinstance(first, dict) else {**result, "anyOf": others}
+    return result

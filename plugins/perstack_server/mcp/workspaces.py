@@ -31,7 +31,7 @@ from perstack_server.mcp.notifications import (
     ClientProject,
     Clients,
     JobSubscriptions,
-    client_of,
+    client_id_of,
     on_disconnect,
     send_lists_changed,
 )
@@ -40,32 +40,32 @@ from perstack_server.mcp.tools import JOB_TOOLS, TASK_TOOLS
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
 # there a call may still ask for them, but `tools/list` may not, so they are not used there.
 
-_ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, for which it need not ask a person
+_ROOTS_TIMEOUT_S = 10.0  # maximum seconds for the client's answer, which needs no person
 
 
 def _has_roots(context: Context) -> bool:
     capabilities = context.session.client_capabilities
-    is_asked = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
-    return is_asked and capabilities is not None and capabilities.roots is not None
+    may_be_asked = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
+    return may_be_asked and capabilities is not None and capabilities.roots is not None
 
 
-async def _roots_of(context: Context) -> tuple[Path, ...] | None:
+async def _request_roots(context: Context) -> tuple[Path, ...] | None:
     """Return the client's folders on this machine, in its order; None if it does not answer."""
     try:
         result = await context.session.send_request(
             ListRootsRequest(),
             ListRootsResult,
             request_read_timeout_seconds=_ROOTS_TIMEOUT_S,
-            # over HTTP, ask on the stream of this request, since there may be no other
+            # ask on the stream of this request: over HTTP there may be no other
             metadata=ServerMessageMetadata(related_request_id=context.request_id),
         )
     except (MCPError, ValidationError) as error:
         notice(f"the client does not report which folders it has open: {error}")
         return None
-    return tuple(_folders(str(root.uri) for root in result.roots))
+    return tuple(_local_folders(str(root.uri) for root in result.roots))
 
 
-def _folders(uris: Iterable[str]) -> Iterable[Path]:
+def _local_folders(uris: Iterable[str]) -> Iterable[Path]:
     for uri in uris:
         parts = urlsplit(uri)
         folder = Path(unquote(parts.path))
@@ -84,29 +84,29 @@ async def serve_project(
     async with host:
         definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
         clients = Clients()
-        watching_jobs = JobSubscriptions(host, clients.resource_updated, definitions.offers)
+        job_subscriptions = JobSubscriptions(host, clients.resource_updated, definitions.offers)
         job_tasks, on_change = JobTasks(host), clients.definitions_changed
-        state = ClientProject(host, definitions, job_tasks, on_change, clients, watching_jobs, tasks)
-        watching = asyncio.create_task(definitions.watch(on_change))
+        client_project = ClientProject(host, definitions, job_tasks, on_change, clients, job_subscriptions, tasks)
+        watch_task = asyncio.create_task(definitions.watch(on_change))
         try:
-            yield state
+            yield client_project
         finally:
-            watching.cancel()
-            await state.watching.close()
-            # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
-            await shield_until_done(state.job_tasks.close())
+            watch_task.cancel()
+            await client_project.job_subscriptions.close()
+            # A client may close stdin and send a signal a moment later, which must not stop the recording.
+            await shield_until_done(client_project.job_tasks.close())
 
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
 
-OpenRoot: TypeAlias = Callable[[Path], Workspace]  # raises PerstackError, also for a folder that must not be served
+OpenRoot: TypeAlias = Callable[[Path], Workspace]  # opens a folder; raises PerstackError, also if it must not be served
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """The folders and Experts to serve."""
 
-    home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
+    home: Workspace | PerstackError  # workspace of the named or current folder, or the error why it cannot be served
     open_root: OpenRoot | None = None  # opens a client's folder; None if clients are not asked for their folders
     experts: Sequence[str] = ()
     tasks: bool = False
@@ -114,44 +114,46 @@ class ServeOptions:
 
 @dataclass(slots=True)
 class _ClientRoots:
-    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    state: ClientProject | None = None
-    is_asked: bool = False  # True if the client's last answer is still valid
+    """The workspace of a client that has folders open."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    client_project: ClientProject | None = None
+    is_current: bool = False  # True if the client's last answer about its folders is still valid
 
 
 class Workspaces:
-    """The served workspaces, each with a separate state, so that clients of one see nothing of another."""
+    """The served workspaces. Each has its own `ClientProject`, so clients of one see nothing of another."""
 
     def __init__(self, offer: ServeOptions, stack: AsyncExitStack) -> None:
         """Open workspaces of `offer` on `stack`, which closes them."""
         self._offer = offer
         self._stack = stack
-        self._states: dict[Path, ClientProject] = {}
+        self._projects: dict[Path, ClientProject] = {}
         self._home: ClientProject | PerstackError
         self._clients: dict[str, _ClientRoots] = {}
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
 
     async def open_home(self) -> None:
-        """Open the home workspace. Call it before anything else."""
+        """Open the home workspace. Must be called before any other method."""
         home = self._offer.home
         self._home = home if isinstance(home, PerstackError) else await self._serve(home)
 
     @property
     def home(self) -> ClientProject:
-        """The state for clients without roots. Raises PerstackError if it cannot be served."""
+        """The project for clients without roots. Raises PerstackError if it cannot be served."""
         if isinstance(self._home, PerstackError):
             raise self._home
         return self._home
 
     async def of(self, context: Context) -> ClientProject:
-        """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
+        """Return the project for a client. Raises PerstackError if no folder can be served to it."""
         if self._offer.open_root is None or not _has_roots(context):
             return self.home
-        client = self._client_roots(context)
-        async with client.asking:
-            if client.state is None or not client.is_asked:
-                await self._update_roots(client, context)
-            return client.state or self.home
+        client_roots = self._client_roots(context)
+        async with client_roots.lock:
+            if client_roots.client_project is None or not client_roots.is_current:
+                await self._update_roots(client_roots, context)
+            return client_roots.client_project or self.home
 
     def register(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
@@ -162,58 +164,59 @@ class Workspaces:
         """Ask the client for its folders again at its next request, and notify it of changed lists."""
         if self._offer.open_root is None or not _has_roots(context):
             return
-        self._client_roots(context).is_asked = False
+        self._client_roots(context).is_current = False
         await send_lists_changed(context.session)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started."""
-        for state in self._states.values():
-            state.job_tasks.cancel_call(key)
+        for client_project in self._projects.values():
+            client_project.job_tasks.cancel_call(key)
 
     async def stop_jobs(self) -> None:
         """Interrupt all Jobs and wait until that is recorded."""
-        await asyncio.gather(*(state.job_tasks.close() for state in self._states.values()))
+        await asyncio.gather(*(client_project.job_tasks.close() for client_project in self._projects.values()))
 
     def _client_roots(self, context: Context) -> _ClientRoots:
-        key = client_of(context)
+        key = client_id_of(context)
         if key not in self._clients:
             on_disconnect(context, partial(self._clients.pop, key, None))
         return self._clients.setdefault(key, _ClientRoots())
 
-    async def _update_roots(self, client: _ClientRoots, context: Context) -> None:
-        client.is_asked = True
-        before, is_placed = client.state, False
+    async def _update_roots(self, client_roots: _ClientRoots, context: Context) -> None:
+        """Ask a client for its folders, and serve their project to it. Keep the previous one without an answer."""
+        client_roots.is_current = True
+        previous_project, is_updated = client_roots.client_project, False
         try:
-            roots = await _roots_of(context)
-            if roots is not None or before is None:
-                client.state = None
-                client.state = await self._open(roots or ())
-                client.state.clients.add(context)
-            is_placed = True
+            roots = await _request_roots(context)
+            if roots is not None or previous_project is None:
+                client_roots.client_project = None
+                client_roots.client_project = await self._open(roots or ())
+                client_roots.client_project.clients.add(context)
+            is_updated = True
         finally:
-            client.is_asked &= is_placed
-            if before is not None and before is not client.state:
-                before.clients.remove(client_of(context))
+            client_roots.is_current &= is_updated
+            if previous_project is not None and previous_project is not client_roots.client_project:
+                previous_project.clients.remove(client_id_of(context))
 
     async def _open(self, roots: Sequence[Path]) -> ClientProject:
-        """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
+        """Return the project of the first folder with a perstack.toml in it or above it; otherwise home."""
         folder = next((root for root in roots if find_config(root) is not None), None)
         if folder is None or self._offer.open_root is None:
             if roots and isinstance(self._home, PerstackError):
                 names = ", ".join(map(str, roots))
                 raise UsageError(f"there is no perstack.toml in your open folders ({names}) or above; {self._home}")
             return self.home
-        async with self._opening:
-            return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
+        async with self._open_lock:
+            return self._projects.get(folder) or await self._serve(self._offer.open_root(folder), folder)
 
     async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ClientProject:
         """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
         host, loaded = workspace
-        state = await self._stack.enter_async_context(
+        client_project = await self._stack.enter_async_context(
             serve_project(host, loaded, self._offer.experts, tasks=self._offer.tasks)
         )
-        self._states[folder or host.workspace] = state
-        return state
+        self._projects[folder or host.workspace] = client_project
+        return client_project
 
 
 @asynccontextmanager

@@ -17,8 +17,8 @@ from perstack.core.messages.media import PDF, image_type
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack_studio.studio import studio_of
 
-MAX_BLOB_BYTES = 64 << 20  # bytes of a blob that is sent; attachments of a query may have 60 MB together
-_MAX_OPEN = 8  # blobs that are in memory at a time; further requests wait
+MAX_BLOB_BYTES = 64 << 20  # maximum bytes of a sent blob; attachments of a query may have 60 MB together
+_MAX_OPEN_BLOBS = 8  # maximum blobs in memory at a time; further requests wait
 _CHUNK_BYTES = 256 << 10
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -32,26 +32,26 @@ _HEADERS: Mapping[str, str] = {
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route. Its limit of blobs in memory is one for all requests."""
-    open_blobs = asyncio.Semaphore(_MAX_OPEN)
+    """Return the route. All its requests share one limit of blobs in memory."""
+    open_blobs = asyncio.Semaphore(_MAX_OPEN_BLOBS)
     yield Route("/jobs/{job}/blobs/{sha256}", partial(_send_blob, open_blobs), methods=["GET"])
 
 
 async def _send_blob(open_blobs: asyncio.Semaphore, request: Request) -> Response:
     job_id, digest = request.path_params["job"], request.path_params["sha256"]
     await open_blobs.acquire()
-    is_sent_later = False
+    has_response = False
     try:
-        data = await _read(request, job_id, digest)
-        headers = _headers_of(data, digest, request.query_params.get("type", ""))
-        is_sent_later = True
+        data = await _read_blob(request, job_id, digest)
+        headers = _blob_headers(data, digest, request.query_params.get("type", ""))
+        has_response = True
     finally:
-        if not is_sent_later:
+        if not has_response:
             open_blobs.release()
-    return _BlobResponse(_chunks(data), headers=headers, open_blobs=open_blobs)
+    return _BlobResponse(_split_in_chunks(data), headers=headers, open_blobs=open_blobs)
 
 
-async def _read(request: Request, job_id: str, digest: str) -> bytes:
+async def _read_blob(request: Request, job_id: str, digest: str) -> bytes:
     """Return the bytes of a blob of this Job. Raises NotFound, and StorageError if they do not match the digest."""
     studio = studio_of(request)
     if not _SHA256.fullmatch(digest):
@@ -63,18 +63,18 @@ async def _read(request: Request, job_id: str, digest: str) -> bytes:
     data = await studio.host.storage.blob(job_id, digest)
     if len(data) > MAX_BLOB_BYTES:
         raise UsageError(f"blob {digest} has {len(data):,} bytes: at most {MAX_BLOB_BYTES:,} are sent here")
-    found = await asyncio.to_thread(lambda: sha256(data).hexdigest())
-    if found != digest:
+    actual_digest = await asyncio.to_thread(lambda: sha256(data).hexdigest())
+    if actual_digest != digest:
         raise StorageError(f"Job {job_id}: blob {digest} does not match its name")
     return data
 
 
-def _headers_of(data: bytes, digest: str, asked_type: str) -> dict[str, str]:
-    """Return the headers of a blob: its type only if it is one to show and the bytes are of it."""
+def _blob_headers(data: bytes, digest: str, asked_type: str) -> dict[str, str]:
+    """Return the headers of a blob. Only a type of `INLINE_TYPES` that the bytes have is sent; others are downloads."""
     headers = {**_HEADERS, "Content-Length": str(len(data))}
     if asked_type in INLINE_TYPES and image_type(data) == asked_type:
         return {**headers, "Content-Type": asked_type, "Content-Disposition": "inline"}
-    suffix = ".pdf" if asked_type == PDF else ".bin"  # never one that a double click on the file would run
+    suffix = ".pdf" if asked_type == PDF else ".bin"  # never a suffix of files that a double click executes
     name = f"{digest[:16]}{suffix}"
     return {
         **headers,
@@ -83,14 +83,14 @@ def _headers_of(data: bytes, digest: str, asked_type: str) -> dict[str, str]:
     }
 
 
-async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+async def _split_in_chunks(data: bytes) -> AsyncIterator[bytes]:
     view = memoryview(data)
     for start in range(0, len(data), _CHUNK_BYTES):
         yield bytes(view[start : start + _CHUNK_BYTES])
 
 
 class _BlobResponse(StreamingResponse):
-    """A blob that is sent in pieces, as fast as its reader takes them, and counts as open until then."""
+    """A response that sends a blob in chunks, and releases its slot of `open_blobs` at the end."""
 
     def __init__(
         self, content: AsyncIterator[bytes], *, headers: Mapping[str, str], open_blobs: asyncio.Semaphore

@@ -1,4 +1,4 @@
-"""One event of a Run: its rows for people, its JSON, its digest and hash, and whether it follows the one before it."""
+"""One event of a Run: its rows for people, its JSON, its digest and hash, and its link in the chain."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, check,
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound
-from perstack_studio.run_lines import RunLines, StoredEntry, known_run
-from perstack_studio.studio import page, studio_of
+from perstack_studio.run_lines import RunLines, StoredEntry, find_run
+from perstack_studio.studio import render_page, studio_of
 from perstack_studio.views.step import rows_at
 
 _EVENT = "/jobs/{job}/runs/{run}/events/{seq:place}"
-_MAX_BEFORE = 6  # events before it that are read: a decision about calls shows the arguments of the reply before it
+_EARLIER_EVENTS = 6  # earlier events to read: a decision about calls shows the arguments of the reply before it
 
 
 def pages() -> Iterable[BaseRoute]:
@@ -38,26 +38,26 @@ class ShownEvent:
     at: int  # milliseconds since 1970; 0 if unknown
     rows: tuple[LogRow, ...]
     json: str
-    size: int  # bytes of its line
+    size: int  # bytes of the stored line
     sealed: Sealed | None  # digest and hash; None if the line has none
-    chain: str  # what is wrong with the chain here; empty if the event follows the one before it
+    chain: str  # what is wrong with the event's link to the previous one; empty if nothing is
     is_redacted: bool
     has_next: bool
 
 
-def shown_event(around: tuple[StoredEntry, ...], seq: int) -> ShownEvent:
-    """Return the event at a place, from the lines around it. Raises NotFound, and Damaged if they end before it."""
-    stored = next((item for item in around if item.seq == seq), None)
-    damage = around[-1].entry.log.damage if around else None
+def make_shown_event(neighbours: tuple[StoredEntry, ...], seq: int) -> ShownEvent:
+    """Return the event at a place. Raises NotFound, and Damaged if the readable part of the log ends before it."""
+    stored = next((item for item in neighbours if item.seq == seq), None)
+    damage = neighbours[-1].entry.log.damage if neighbours else None
     if stored is None and damage is not None:
         raise damage
     if stored is None:
         raise NotFound(f"the log has no event {seq}")
     line = stored.entry.line
-    before = next((item.entry.line for item in around if item.seq == seq - 1), b"")
+    previous_line = next((item.entry.line for item in neighbours if item.seq == seq - 1), b"")
     try:
         sealed = open_line(line)
-        text = _pretty(sealed.payload)
+        text = _indent_json(sealed.payload)
     except BrokenSeal:
         sealed, text = None, line.decode(errors="replace")
     return ShownEvent(
@@ -69,22 +69,22 @@ def shown_event(around: tuple[StoredEntry, ...], seq: int) -> ShownEvent:
         text,
         len(line),
         sealed,
-        chain_problem(before, line, seq),
+        chain_problem(previous_line, line, seq),
         sealed is not None and read_remains(sealed.payload) is not None,
-        any(item.seq > seq for item in around),
+        any(item.seq > seq for item in neighbours),
     )
 
 
-def chain_problem(before: bytes, line: bytes, seq: int) -> str:
-    """Return what is wrong with the digest or the hash of a line that follows `before`; empty if nothing is."""
+def chain_problem(previous_line: bytes, line: bytes, seq: int) -> str:
+    """Return what is wrong with the digest or the hash of a line that follows `previous_line`; empty if nothing is."""
     try:
-        check(EMPTY_LOG if seq == 1 else Head(seq - 1, open_line(before).hash), line)
+        check(EMPTY_LOG if seq == 1 else Head(seq - 1, open_line(previous_line).hash), line)
     except BrokenSeal as error:
         return str(error)
     return ""
 
 
-def _pretty(payload: bytes) -> str:
+def _indent_json(payload: bytes) -> str:
     try:
         return json.dumps(from_json(payload), ensure_ascii=False, indent=2)
     except ValueError:
@@ -94,15 +94,15 @@ def _pretty(payload: bytes) -> str:
 async def _show_event(request: Request) -> Response:
     studio, seq = studio_of(request), request.path_params["seq"]
     job_id, run_id = request.path_params["job"], request.path_params["run"]
-    summary, run_summary = await known_run(studio, job_id, run_id)
-    after = max(0, seq - 1 - _MAX_BEFORE)
-    around = await RunLines.of(studio, job_id, run_id).read(after, seq + 1 - after)
-    return await page(
+    summary, run_summary = await find_run(studio, job_id, run_id)
+    after = max(0, seq - 1 - _EARLIER_EVENTS)
+    neighbours = await RunLines.of(studio, job_id, run_id).read(after, seq + 1 - after)
+    return await render_page(
         request,
         "event.html",
         summary=summary,
         label=run_label(run_summary.expert_key, run_id),
-        event=shown_event(around, seq),
+        event=make_shown_event(neighbours, seq),
         tab="log",
         job_id=job_id,
         run_id=run_id,
@@ -113,8 +113,8 @@ async def _show_line(request: Request) -> Response:
     """Return the line as it is stored, which is JSON with its digest and hash."""
     studio, seq = studio_of(request), request.path_params["seq"]
     job_id, run_id = request.path_params["job"], request.path_params["run"]
-    await known_run(studio, job_id, run_id)
-    found = await RunLines.of(studio, job_id, run_id).read(seq - 1, 1) if seq else ()
-    if not found:
+    await find_run(studio, job_id, run_id)
+    lines = await RunLines.of(studio, job_id, run_id).read(seq - 1, 1) if seq else ()
+    if not lines:
         raise NotFound(f"the log has no event {seq}")
-    return Response(found[0].entry.line, media_type="application/json")
+    return Response(lines[0].entry.line, media_type="application/json")

@@ -35,7 +35,7 @@ from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import DefinitionError, NotFound, PerstackError, Problem
 from perstack.expert_tests.written_tests import WrittenTest, read_tests
 from perstack.recordings.recorded_calls import tools_of_skill
-from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.studio import Studio, render_page, studio_of
 
 
 def pages() -> Iterable[BaseRoute]:
@@ -51,7 +51,7 @@ class Findings:
 
     problems: tuple[Problem, ...] = ()
     tests: tuple[WrittenTest, ...] = ()
-    failure: str = ""  # reason why the file could not be checked; empty if it was
+    failure: str = ""  # why the file could not be checked; empty if it was
 
     def of_expert(self, key: str) -> tuple[Problem, ...]:
         """Return the problems of an Expert, and those of the whole file."""
@@ -76,7 +76,7 @@ class SkillTools:
     """The tools of a skill."""
 
     skill: str
-    source: str  # where they are known from; why they are not
+    source: str  # where the tools are known from, or why they are unknown
     tools: tuple[KnownTool, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class ExpertState:
 
     expert: Expert
     models: tuple[str, ...]
-    model_problem: str  # reason why no model can be used now; empty if one can
+    model_problem: str  # why no model can be used now; empty if one can
     facts: tuple[tuple[str, str], ...]  # limits by name
     rules: tuple[RuleSet, ...]
     grants: tuple[ProjectGrant, ...]
@@ -103,8 +103,8 @@ class ExpertState:
         return sum(toolset.size for toolset in self.toolsets)
 
 
-async def findings_of(studio: Studio) -> Findings:
-    """Check the definition file again, in a thread. Nothing is started."""
+async def check_definition(studio: Studio) -> Findings:
+    """Check the definition file as it is now, in a thread, without starting a server of a skill."""
     setup = studio.host.jobs.source.setup
     path = studio.served_project.definitions.live.loaded.project.path
     if path is None:
@@ -123,17 +123,17 @@ async def findings_of(studio: Studio) -> Findings:
 
 def state_of(setup: HostSetup, expert: Expert) -> ExpertState:
     """Return the state of an Expert. Raises UsageError for a name that is missing in `[models]`."""
-    chosen = resolve_settings(setup.project, expert, setup.overrides)
-    models, problem = written_models(setup, expert), ""
+    settings = resolve_settings(setup.project, expert, setup.overrides)
+    models, problem = configured_models(setup, expert), ""
     try:
-        used = setup.providers.settings(setup.project, expert, setup.overrides)
-        models = (f"{used.provider.provider_name}/{used.model}", *used.fallbacks)
+        settings_in_force = setup.providers.settings(setup.project, expert, setup.overrides)
+        models = (f"{settings_in_force.provider.provider_name}/{settings_in_force.model}", *settings_in_force.fallbacks)
     except PerstackError as error:
         problem = str(error)
     sandbox = resolve_sandbox(setup.project, expert, setup.overrides)
-    facts = [*_limits(chosen.limits), ("Programs run in", "this system" if sandbox is None else sandbox.runtime)]
-    if chosen.reasoning_budget is not None:
-        facts.append(("Reasoning", str(chosen.reasoning_budget)))
+    facts = [*_limit_rows(settings.limits), ("Programs run in", "this system" if sandbox is None else sandbox.runtime)]
+    if settings.reasoning_budget is not None:
+        facts.append(("Reasoning", str(settings.reasoning_budget)))
     rules, widening = chain_of(setup.project, expert), setup.overrides.widening
     try:
         grants = setup.grants.all()
@@ -146,25 +146,24 @@ def state_of(setup: HostSetup, expert: Expert) -> ExpertState:
         tuple(facts),
         rules if widening is None else apply_widening_to_all(rules, widening),
         grants,
-        tuple(_toolsets(setup, expert)),
+        tuple(_all_toolsets(setup, expert)),
         tuple((skill.name, skill.type, _as_json(skill)) for skill in without_secrets(expert).skills),
     )
 
 
-def written_models(setup: HostSetup, expert: Expert) -> tuple[str, ...]:
-    """Return the models that options and definition name, the first choice first; empty for the provider's own."""
+def configured_models(setup: HostSetup, expert: Expert) -> tuple[str, ...]:
+    """Return the models that options and definition name, the first choice first; empty for the provider's default."""
     candidates = resolve_settings(setup.project, expert, setup.overrides).models
-    names = [model.name for each in candidates[:1] for model in each.models]
-    return (*names, *(f"{each.tier} tier" for each in candidates[:1] if each.tier and not each.models))
+    names = [model.name for choice in candidates[:1] for model in choice.models]
+    return (*names, *(f"{choice.tier} tier" for choice in candidates[:1] if choice.tier and not choice.models))
 
 
 def _as_json(record: Record) -> str:
-    """Return what was written, without defaults."""
     values = record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return json.dumps(values, ensure_ascii=False, indent=2)
 
 
-def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
+def _limit_rows(limits: Limits) -> Iterator[tuple[str, str]]:
     yield "Steps", "no limit" if limits.max_steps is None else f"{limits.max_steps:,}"
     yield "Delegates, deep", "no limit" if limits.max_depth is None else f"{limits.max_depth:,}"
     yield "Retries", f"{limits.max_retries:,} in {duration(limits.retry_timeout)}"
@@ -175,9 +174,9 @@ def _limits(limits: Limits) -> Iterator[tuple[str, str]]:
             yield "Budget", amount_text(name, limit)
 
 
-def _toolsets(setup: HostSetup, expert: Expert) -> Iterator[SkillTools]:
+def _all_toolsets(setup: HostSetup, expert: Expert) -> Iterator[SkillTools]:
     for skill in with_base(expert.skills):
-        yield _toolset(setup, skill)
+        yield _read_toolset(setup, skill)
     delegates = [_known_tool(offered.spec) for offered in delegate_tools(expert, setup.project.experts)]
     if delegates:
         yield SkillTools("delegates", "the Experts that it may call", tuple(delegates))
@@ -185,7 +184,8 @@ def _toolsets(setup: HostSetup, expert: Expert) -> Iterator[SkillTools]:
         yield SkillTools("provider", f"run by the model's provider: {', '.join(expert.provider_tools)}")
 
 
-def _toolset(setup: HostSetup, skill: Skill) -> SkillTools:
+def _read_toolset(setup: HostSetup, skill: Skill) -> SkillTools:
+    """Return the tools of a skill from its plugin or perstack.lock; without tools, the reason."""
     try:
         specs, source = tools_of_skill(setup.plugins.skills, skill), "always the same"
         if specs is None:
@@ -223,28 +223,30 @@ async def _show_experts(request: Request) -> Response:
     studio = studio_of(request)
     await studio.served_project.refresh()
     definitions, setup = studio.served_project.definitions, studio.host.jobs.source.setup
-    findings = await findings_of(studio)
-    broken = {*setup.project.broken, *(each.expert for each in findings.problems if each.severity == "error")}
-    listed = [
-        ListedExpert(key, expert.description, written_models(setup, expert), key in broken)
+    findings = await check_definition(studio)
+    broken = {*setup.project.broken, *(problem.expert for problem in findings.problems if problem.severity == "error")}
+    rows = [
+        ListedExpert(key, expert.description, configured_models(setup, expert), key in broken)
         for key, expert in setup.project.experts.items()
         if definitions.offers(key)
     ]
     missing = (key for key in setup.project.broken if key not in setup.project.experts)
-    listed += [ListedExpert(key, "", (), is_broken=True, is_offered=False) for key in missing]
-    return await page(request, "experts.html", experts=listed, findings=findings, not_in_use=NotInUse.of(studio))
+    rows += [ListedExpert(key, "", (), is_broken=True, is_offered=False) for key in missing]
+    return await render_page(
+        request, "experts.html", experts=rows, findings=findings, unused_definition=UnusedDefinition.of(studio)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class NotInUse:
+class UnusedDefinition:
     """Reason why the definition on disk is not in use; empty if it is."""
 
     note: str
-    change: tuple[str, ...]  # what a changed definition would execute or reach that nobody has agreed to
+    change: tuple[str, ...]  # programs and addresses of a changed definition that nobody has agreed to
 
     @classmethod
-    def of(cls, studio: Studio) -> NotInUse:
-        """Return it for the definition that the studio watches."""
+    def of(cls, studio: Studio) -> UnusedDefinition:
+        """Return the reason for the definition that the studio watches."""
         live = studio.served_project.definitions.live
         note = "" if live.problem is None else live.problem.text_for(cli_phrase)
         return cls(note.partition("\n")[0], () if live.pending_change is None else live.pending_change.page)
@@ -258,21 +260,21 @@ async def _show_expert(request: Request) -> Response:
     known = {*setup.project.experts, *setup.project.broken}
     if key not in known:
         raise NotFound(f"there is no Expert {key!r}; available: {', '.join(sorted(known)) or 'none'}")
-    findings = await findings_of(studio)
+    findings = await check_definition(studio)
     try:
         state = state_of(setup, studio.host.experts.get(key))
     except DefinitionError:
-        state = None  # the findings say what is wrong with it
-    return await page(
+        state = None  # the page shows the findings, which say why
+    return await render_page(
         request,
         "expert.html",
         key=key,
         state=state,
         problems=findings.of_expert(key),
         findings=findings,
-        tests=[(each, _as_json(each.test.expect)) for each in findings.tests if each.expert == key],
+        tests=[(test, _as_json(test.test.expect)) for test in findings.tests if test.expert == key],
         programs_note=studio.host.programs_note,
-        not_in_use=NotInUse.of(studio),
+        unused_definition=UnusedDefinition.of(studio),
     )
 
 
@@ -287,12 +289,12 @@ async def _show_form(request: Request) -> Response:
     except PerstackError as error:
         problem = error.text_for(cli_phrase)
     limits = resolve_settings(setup.project, expert, setup.overrides).limits
-    return await page(
+    return await render_page(
         request,
         "start.html",
         expert=expert,
         problem="" if studio.host.leaves_to_workers else problem,
         schema=result_schema(expert, setup.overrides.output, is_coordinator=True),
-        limits=[f"{name}: {text}" for name, text in _limits(limits) if name in ("Steps", "Budget")],
+        limits=[f"{name}: {text}" for name, text in _limit_rows(limits) if name in ("Steps", "Budget")],
         programs_note=studio.host.programs_note,
     )

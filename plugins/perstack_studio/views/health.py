@@ -1,6 +1,6 @@
 """State of what runs without a person: schedules, tasks, iterations, workers and their queue, the storage, and trust.
 
-Each section is read alone: one whose source fails has the reason in place of its content.
+Each section is read separately: if its source fails, it has the reason in place of its content.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from perstack.system.concurrency import leaves
 from perstack.tasks.summaries import TaskSummary
 from perstack_studio.costs import number
 from perstack_studio.plots import Plot, line_plot
-from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.studio import Studio, render_page, studio_of
 
-MAX_LISTED = 50  # tasks, and newest Jobs in which drivers are looked for
+MAX_LISTED = 50  # maximum listed tasks, and newest Jobs that are searched for running ones
 _MAX_SERIES = 10
-_MAX_TRIES = 200  # tries of a series that a plot shows, the latest
-_SECTION_TIME_S = 5.0  # seconds after which a section gives up: a queue or a storage may not answer
-_SIZE_TIME_S = 1.0  # seconds after which the size of the storage is left out
+_MAX_TRIES = 200  # maximum iterations of a series that a plot shows, the latest
+_SECTION_TIMEOUT_S = 5.0  # maximum seconds to read a section: a queue or a storage may not answer
+_SIZE_TIMEOUT_S = 1.0  # maximum seconds to measure the storage; then its size is left out
 
 T = TypeVar("T")
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/health", _show_health, methods=["GET"])
 
 
@@ -59,7 +58,7 @@ class ListedSchedule:
     next: str
     last: str
     skipped: str
-    is_due: bool  # True if its next occurrence is in the past: nobody has looked since
+    is_due: bool  # True if its next occurrence is in the past: no scheduler has run since
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +67,26 @@ class ListedSeries:
 
     series_summary: SeriesSummary
     series: SeriesState | None  # None if its log cannot be read
-    plot: Plot | None  # None without two measured tries
+    plot: Plot | None  # None with fewer than two measured iterations
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Workers, the load of their queue, and who drives what."""
+    """Workers, the load of their queue, and the drivers of running Jobs."""
 
-    location: str  # of the dispatcher; empty without one
+    location: str  # location of the dispatcher; empty without one
     workers: tuple[WorkerInfo, ...]
     load: Load | None
-    drivers: tuple[tuple[JobSummary, str], ...]  # running Jobs with the holders of their leases; empty if nobody
-    read: int  # Jobs in which these were looked for
+    drivers: tuple[tuple[JobSummary, str], ...]  # running Jobs with the holder of each lease; empty without a lease
+    searched_jobs: int  # number of Jobs that were searched for running ones
 
 
-async def section(read: Callable[[Studio], Awaitable[T]], studio: Studio) -> Section:
-    """Return what a source says; the reason, in one line, if it fails or takes too long."""
+async def read_section(read: Callable[[Studio], Awaitable[T]], studio: Studio) -> Section:
+    """Return a section. If `read` raises or takes too long, its failure is the reason, in one line."""
     try:
-        return Section(await asyncio.wait_for(read(studio), _SECTION_TIME_S))
+        return Section(await asyncio.wait_for(read(studio), _SECTION_TIMEOUT_S))
     except TimeoutError:
-        return Section(failure=f"there was no answer within {_SECTION_TIME_S:g} seconds")
+        return Section(failure=f"there was no answer within {_SECTION_TIMEOUT_S:g} seconds")
     except Exception as error:  # noqa: BLE001 - a storage or a dispatcher of a plugin may raise anything
         cause = leaves(error)[0]
         text = cause.text_for(cli_phrase) if isinstance(cause, PerstackError) else f"{type(cause).__name__}: {cause}"
@@ -98,8 +97,10 @@ async def _show_health(request: Request) -> Response:
     studio = studio_of(request)
     names = ("schedules", "tasks", "iterations", "queue", "storage", "trust")
     reads = (_schedules, _tasks, _iterations, _queue, _storage, _trust)
-    sections = await asyncio.gather(*(section(read, studio) for read in reads))
-    return await page(request, "health.html", sections=dict(zip(names, sections, strict=True)), max_listed=MAX_LISTED)
+    sections = await asyncio.gather(*(read_section(read, studio) for read in reads))
+    return await render_page(
+        request, "health.html", sections=dict(zip(names, sections, strict=True)), max_listed=MAX_LISTED
+    )
 
 
 async def _schedules(studio: Studio) -> list[ListedSchedule]:
@@ -108,29 +109,27 @@ async def _schedules(studio: Studio) -> list[ListedSchedule]:
 
 
 def listed_schedule(status: ScheduleStatus, now: int) -> ListedSchedule:
-    """Return a schedule as the page lists it."""
-
     def text(at: int | None) -> str:
         return "" if at is None else calendar_of(status.schedule).format_minute(at)
 
     try:
         times = text(status.next), text(None if status.last is None else status.last.at), text(status.skipped)
-    except UsageError:  # an unknown time zone: the status has the error
+    except UsageError:  # the time zone is unknown; the page shows the error of the status
         times = "", "", ""
     return ListedSchedule(status, *times, is_due=status.next is not None and status.next <= now)
 
 
 async def _tasks(studio: Studio) -> tuple[tuple[TaskSummary, ...], bool]:
     """Return the tasks with the latest changes, and whether there are more."""
-    listed = await studio.host.tasks.list(limit=MAX_LISTED)
+    tasks_page = await studio.host.tasks.list(limit=MAX_LISTED)
     hides = studio.served_project.definitions.hides
-    return tuple(task for task in listed.tasks if not hides(task.agent_id)), listed.next is not None
+    return tuple(task for task in tasks_page.tasks if not hides(task.agent_id)), tasks_page.next is not None
 
 
 async def _iterations(studio: Studio) -> list[ListedSeries]:
-    listed = (await studio.host.iterations.list(limit=_MAX_SERIES)).series
-    offered = (each for each in listed if studio.served_project.definitions.offers(each.expert_key))
-    return list(await asyncio.gather(*(_listed_series(studio, each) for each in offered)))
+    newest = (await studio.host.iterations.list(limit=_MAX_SERIES)).series
+    offers = studio.served_project.definitions.offers
+    return list(await asyncio.gather(*(_listed_series(studio, each) for each in newest if offers(each.expert_key))))
 
 
 async def _listed_series(studio: Studio, series_summary: SeriesSummary) -> ListedSeries:
@@ -142,8 +141,10 @@ async def _listed_series(studio: Studio, series_summary: SeriesSummary) -> Liste
 
 
 def score_plot(series: SeriesState) -> Plot | None:
-    """Return the score of each measured try; None if there are fewer than two."""
-    tries = [(each.number, each.score) for each in series.iterations if each.score is not None][-_MAX_TRIES:]
+    """Return the plot of the scores of measured iterations; None if there are fewer than two."""
+    tries = [(iteration.number, iteration.score) for iteration in series.iterations if iteration.score is not None][
+        -_MAX_TRIES:
+    ]
     if len(tries) < 2:
         return None
     return line_plot(
@@ -158,42 +159,43 @@ def score_plot(series: SeriesState) -> Plot | None:
 
 
 async def _queue(studio: Studio) -> QueueState:
+    """Return the workers and their load, both empty without a dispatcher, and the drivers of running Jobs."""
     host = studio.host
     dispatcher = host.dispatcher
-    listed = await studio.served_project.page_of_jobs(limit=MAX_LISTED)
-    running = [summary for summary in listed.jobs if summary.status == "running"]
+    jobs_page = await studio.served_project.page_of_jobs(limit=MAX_LISTED)
+    running = [summary for summary in jobs_page.jobs if summary.status == "running"]
     leases = await asyncio.gather(*(host.storage.lease_info(summary.id) for summary in running))
     holders = ["" if lease is None else lease.holder for lease in leases]
     drivers = tuple(zip(running, holders, strict=True))
     if dispatcher is None:
-        return QueueState("", (), None, drivers, len(listed.jobs))
+        return QueueState("", (), None, drivers, len(jobs_page.jobs))
     workers, load = await dispatcher.workers(), await dispatcher.load()
-    return QueueState(dispatcher.location, tuple(workers), load, drivers, len(listed.jobs))
+    return QueueState(dispatcher.location, tuple(workers), load, drivers, len(jobs_page.jobs))
 
 
 async def _storage(studio: Studio) -> tuple[str, int | None, list[tuple[str, str]]]:
-    """Return the location, the bytes unless they take long to count, and the checks that failed."""
+    """Return the location, the size in bytes, None if measuring it takes too long, and the failed checks."""
     storage, checks = studio.host.storage, await studio.host.storage_admin.check()
     failed = [(check.about, f"{check.text} {check.remedy}") for check in checks if not check.is_there]
     try:
-        size = await asyncio.wait_for(storage.size(), _SIZE_TIME_S)
+        size = await asyncio.wait_for(storage.size(), _SIZE_TIMEOUT_S)
     except TimeoutError:
         size = None
     return storage.location, size, failed
 
 
 async def _trust(studio: Studio) -> list[tuple[str, str]]:
-    """Return what is not agreed to, each with the reason; empty if everything is."""
-    missing: list[tuple[str, str]] = []
+    """Return name and reason of each thing that is not agreed to; empty if everything is."""
+    not_agreed: list[tuple[str, str]] = []
     try:
         studio.host.check_agreed()
     except NotAgreed as error:
-        missing.append(("Definition", error.text_for(cli_phrase)))
+        not_agreed.append(("Definition", error.text_for(cli_phrase)))
     try:
         await require_own_state(studio.host.storage)
     except NotAgreed as error:
-        missing.append(("State", error.text_for(cli_phrase)))
+        not_agreed.append(("State", error.text_for(cli_phrase)))
     change = studio.served_project.definitions.live.pending_change
     if change is not None:
-        missing.append(("Changed definition", change.note.text_for(cli_phrase)))
-    return missing
+        not_agreed.append(("Changed definition", change.note.text_for(cli_phrase)))
+    return not_agreed

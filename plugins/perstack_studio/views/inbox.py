@@ -24,7 +24,7 @@ from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
-from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
 
 
 def pages() -> Iterable[BaseRoute]:
@@ -42,13 +42,13 @@ class ShownQuestion:
     job_id: str
     text: str
     accepted: AcceptedAnswers
-    consent: ConsentPage | None  # everything that a yes covers; None for a question without a call
-    is_whole: bool  # False if the page cannot show all of it: then only a no is accepted here
-    arguments: str  # arguments of the call as JSON, to be changed
-    digest: str  # of what is shown
+    consent: ConsentPage | None  # everything that a yes allows; None for a question without a call
+    is_whole: bool  # False if the page cannot show the whole call: then only a no is accepted here
+    arguments: str  # arguments of the call as editable JSON
+    digest: str  # digest of the question, the call and the shown text
 
 
-async def question_page(studio: Studio, question: OpenQuestion, summary: JobSummary) -> ShownQuestion:
+async def make_shown_question(studio: Studio, question: OpenQuestion, summary: JobSummary) -> ShownQuestion:
     """Return an open question with everything that a person should see before the answer."""
     consent, is_whole = None, True
     if question.call_digest:
@@ -56,9 +56,11 @@ async def question_page(studio: Studio, question: OpenQuestion, summary: JobSumm
         consent = page_of(question, await workspace_for_diff(studio.host, question), spent)
         is_whole = consent.fitted(TERMINAL).is_whole
     text = "" if consent is not None else question_text(question)
-    shown = "\n".join(consent.lines) if consent is not None else text
-    # the cost may rise while a person reads, and nobody agrees to it
-    agreed = "\n".join(line for row in consent.rows if row.kind != "spent" for line in row.lines) if consent else shown
+    shown_text = "\n".join(consent.lines) if consent is not None else text
+    # Without the cost, which may rise while a person reads: it is not part of what they agree to.
+    agreed_text = (
+        "\n".join(line for row in consent.rows if row.kind != "spent" for line in row.lines) if consent else shown_text
+    )
     return ShownQuestion(
         question,
         place_of(question.id)[0],
@@ -67,19 +69,21 @@ async def question_page(studio: Studio, question: OpenQuestion, summary: JobSumm
         consent,
         is_whole,
         arguments_text(question.args) if question.call_digest else "",
-        sha256(f"{question.id}\n{question.call_digest}\n{agreed}".encode(errors="replace")).hexdigest(),
+        sha256(f"{question.id}\n{question.call_digest}\n{agreed_text}".encode(errors="replace")).hexdigest(),
     )
 
 
 async def _show_inbox(request: Request) -> Response:
     items = await studio_of(request).served_project.inbox()
-    return await page(request, "inbox.html", items=items)
+    return await render_page(request, "inbox.html", items=items)
 
 
 async def _show_question(request: Request) -> Response:
     studio = studio_of(request)
     question, summary = await _open_question(studio, request.path_params["id"])
-    return await page(request, "question.html", asked=await question_page(studio, question, summary), summary=summary)
+    return await render_page(
+        request, "question.html", shown_question=await make_shown_question(studio, question, summary), summary=summary
+    )
 
 
 async def _open_question(studio: Studio, question_id: str) -> tuple[OpenQuestion, JobSummary]:
@@ -91,26 +95,26 @@ async def _open_question(studio: Studio, question_id: str) -> tuple[OpenQuestion
 
 
 async def _answer(request: Request) -> Response:
-    """Give an answer, if the question is open and what was shown of it is still so."""
-    studio, fields = studio_of(request), await form_of(request)
+    """Answer a question, if it is still open and its page is still up to date."""
+    studio, fields = studio_of(request), await read_form(request)
     question, summary = await _open_question(studio, request.path_params["id"])
-    shown = await question_page(studio, question, summary)
-    if fields.get("digest") != shown.digest:
+    shown_question = await make_shown_question(studio, question, summary)
+    if fields.get("digest") != shown_question.digest:
         raise Conflict("what the call would do has changed since the page was loaded: read it again, then decide")
-    text = _answer_text(shown, fields)
+    text = _answer_text(shown_question, fields)
     await studio.served_project.job_to_drive(summary.id)
     work: DriveJob = partial(studio.host.answer, text, job_id=summary.id, question_id=question.id, by=studio.by)
     if is_driven_by_worker(studio.host, summary):
         work = partial(answer_and_follow, studio.host, summary, text, question_id=question.id, by=studio.by)
     try:
         await studio.served_project.job_tasks.start(work, None).wait_until_begun()
-    except Conflict as error:  # somebody was faster, so the Job is at work again
+    except Conflict as error:  # another answer came first, so the Job is running again
         raise Conflict(f"the question has been answered already, or the Job is at work: {error}") from error
     return see_other(f"/jobs/{summary.id}")
 
 
 def _answer_text(shown_question: ShownQuestion, fields: dict[str, str]) -> str:
-    """Return the answer of a form as `Host.answer` takes it. Raises UsageError for one that cannot be given here."""
+    """Return the answer of a form as `Host.answer` takes it. Raises UsageError for an answer that is not accepted."""
     accepted, answer = shown_question.accepted, fields.get("answer", "")
     reason = fields.get("reason", "").strip()
     if not accepted.is_approval:

@@ -16,16 +16,16 @@ from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.errors import UsageError
 from perstack_studio.checks import Check
 from perstack_studio.costs import remaining_budget, spending_plots
-from perstack_studio.live import EventStream, event_of
+from perstack_studio.live import EventStream, format_event
 from perstack_studio.plots import Plot
-from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the routes: the Job, its changes, and what a person does with it."""
+    """Return the routes: the Job, its changes, and the actions of a person."""
     yield Route("/jobs/{job}", _show_job, methods=["GET"])
-    yield Route("/jobs/{job}/events", _follow, methods=["GET"])
-    yield Route("/jobs/{job}/{action:str}", _act, methods=["POST"])
+    yield Route("/jobs/{job}/events", _stream_state, methods=["GET"])
+    yield Route("/jobs/{job}/{action:str}", _perform_action, methods=["POST"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class JobState:
     bars: tuple[RunBar, ...]
     next_step: str
     plots: tuple[Plot, ...]  # cost and tokens over time
-    remaining: tuple[str, ...]  # what is left of each budget
-    check: Check | None = None  # the latest check of its logs; None without one since the studio was started
+    remaining: tuple[str, ...]  # remainder of each budget
+    check: Check | None = None  # the latest check since the studio was started; None without one
 
     @classmethod
     def of(cls, summary: JobSummary, tree: Iterable[PlacedRun], check: Check | None = None) -> JobState:
@@ -61,54 +61,53 @@ class JobState:
         )
 
 
-async def state_of(studio: Studio, summary: JobSummary) -> JobState:
+async def read_state(studio: Studio, summary: JobSummary) -> JobState:
     """Return what the page of a Job shows. Raises StorageError."""
     return JobState.of(summary, await studio.host.jobs.tree_of(summary), studio.checks.latest_of(summary.id))
 
 
 def bars_of(summary: JobSummary, tree: Iterable[PlacedRun]) -> Iterable[RunBar]:
-    """Yield the bar of each Run."""
-    whole = max(1, summary.updated_at - summary.started_at)
+    duration_ms = max(1, summary.updated_at - summary.started_at)
     for placed in tree:
-        start = (placed.run.started_at - summary.started_at) * 1000 // whole
-        width = (placed.run.updated_at - placed.run.started_at) * 1000 // whole
+        start = (placed.run.started_at - summary.started_at) * 1000 // duration_ms
+        width = (placed.run.updated_at - placed.run.started_at) * 1000 // duration_ms
         yield RunBar(placed, max(0, min(start, 999)), max(2, min(width, 1000)))
 
 
 async def _show_job(request: Request) -> Response:
     studio = studio_of(request)
-    state = await state_of(studio, await studio.states.page_summary(request.path_params["job"]))
-    return await page(request, "job.html", job=state, summary=state.summary, tab="job")
+    state = await read_state(studio, await studio.states.page_summary(request.path_params["job"]))
+    return await render_page(request, "job.html", job=state, summary=state.summary, tab="job")
 
 
-async def _follow(request: Request) -> Response:
-    """Send the state of the Job each time that it has changed."""
+async def _stream_state(request: Request) -> Response:
+    """Stream the state of the Job, again after each change."""
     studio, job_id = studio_of(request), request.path_params["job"]
     await studio.states.page_summary(job_id)  # raises NotFound before the stream begins
     if studio.feeds.is_full:
         raise UsageError("too many pages follow Jobs: close some")
 
-    async def rendered() -> str:
-        state = await state_of(studio, await studio.states.current(job_id))
+    async def render_state() -> str:
+        state = await read_state(studio, await studio.states.current(job_id))
         return studio.render("job_state.html", job=state, summary=state.summary)
 
     async def changes() -> AsyncIterator[str]:
         with studio.feeds.feed(job_id) as feed:
-            known = -1
+            known_version = -1
             while not studio.feeds.is_closing:
-                if not await feed.wait(known):
+                if not await feed.wait(known_version):
                     yield ": beat\n\n"
                     continue
-                known = feed.version
-                yield event_of("state", await feed.render_once(rendered))
-                await studio.feeds.rest()
+                known_version = feed.version
+                yield format_event("state", await feed.render_once(render_state))
+                await studio.feeds.pause()
 
     return EventStream(changes())
 
 
-async def _act(request: Request) -> Response:
+async def _perform_action(request: Request) -> Response:
     """Resume, continue, tell or stop the Job."""
-    studio, fields, job_id = studio_of(request), await form_of(request), request.path_params["job"]
+    studio, fields, job_id = studio_of(request), await read_form(request), request.path_params["job"]
     await studio.served_project.job_to_drive(job_id)
     match request.path_params["action"]:
         case "cancel":

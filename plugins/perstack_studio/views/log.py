@@ -18,18 +18,17 @@ from perstack.doors.shared.log_view import LogEntry, in_order, meets_condition
 from perstack.engine.log.event_log import read_intact, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.ports.storage import RunRef
-from perstack_studio.run_lines import RunLines, StoredEntry, known_job
-from perstack_studio.studio import Studio, page, studio_of
+from perstack_studio.run_lines import RunLines, StoredEntry, find_job
+from perstack_studio.studio import Studio, render_page, studio_of
 from perstack_studio.views.step import rows_at
 
 PAGE_SIZE = 300
-_LINES_PER_READ = 2_000  # lines that are read and checked before other requests are served
-_MAX_ROW_CHARS = 600  # characters of a row; the event's page has all of it
-MAX_EVENTS = 300_000  # events that one request reads for a page of several Runs, or for a filter
+_LINES_PER_READ = 2_000  # lines that are read and checked between two turns of the event loop
+_MAX_ROW_CHARS = 600  # maximum shown characters of a row; the event's page has all
+MAX_EVENTS = 300_000  # maximum events that one request reads for a page of several Runs or for a filter
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route."""
     yield Route("/jobs/{job}/log", _show_log, methods=["GET"])
 
 
@@ -51,12 +50,12 @@ class LogPage:
     first: int
     last: int
     total: int
-    damage: tuple[str, ...] = ()  # what is wrong with each log that cannot be read to its end
+    damage: tuple[str, ...] = ()  # damage of each log that cannot be read to its end
     note: str = ""
 
 
 def filter_of(text: str) -> tuple[Condition | None, str]:
-    """Return the condition of a filter and what is wrong with it; neither for an empty one."""
+    """Return the condition of a filter, None for an empty or invalid one, and what is wrong with it."""
     if not text:
         return None, ""
     try:
@@ -66,37 +65,37 @@ def filter_of(text: str) -> tuple[Condition | None, str]:
     name = next(unknown_fields(condition), None)
     if name is None:
         return condition, ""
-    return None, f"no event has a field .{name}{suggestion(f'.{name}', (f'.{each}' for each in FIELDS))}"
+    return None, f"no event has a field .{name}{suggestion(f'.{name}', (f'.{field}' for field in FIELDS))}"
 
 
 async def _show_log(request: Request) -> Response:
     studio, job_id = studio_of(request), request.path_params["job"]
-    summary = await known_job(studio, job_id)
+    summary = await find_job(studio, job_id)
     text, run_id = request.query_params.get("filter", "").strip(), request.query_params.get("run", "")
     condition, problem = filter_of(text)
     until = request.query_params.get("until", "")
     limit = int(until) if until.isascii() and until.isdigit() and len(until) < 10 else None
     ids = await run_ids(studio.host.jobs.storage, job_id)
-    chosen = [run_id] if run_id in ids else ids
-    if len(chosen) == 1 and condition is None:
-        found = await _window(studio, summary, chosen[0], limit)
+    shown_ids = [run_id] if run_id in ids else ids
+    if len(shown_ids) == 1 and condition is None:
+        log_page = await _page_of_run(studio, summary, shown_ids[0], limit)
     else:
-        found = await _selected(studio, summary, chosen, condition, limit)
-    return await page(
+        log_page = await _page_of_runs(studio, summary, shown_ids, condition, limit)
+    return await render_page(
         request,
         "log.html",
         summary=summary,
-        found=found,
+        log_page=log_page,
         filter=text,
         problem=problem,
         run=run_id if run_id in ids else "",
-        runs=[(each, _label(summary, each)) for each in ids[:MAX_LISTED_RUNS]],
+        runs=[(shown_id, _label(summary, shown_id)) for shown_id in ids[:MAX_LISTED_RUNS]],
         tab="log",
         job_id=job_id,
     )
 
 
-MAX_LISTED_RUNS = 500  # Runs that can be chosen in the form
+MAX_LISTED_RUNS = 500  # maximum Runs that the form offers
 
 
 def _label(summary: JobSummary, run_id: str) -> str:
@@ -104,20 +103,20 @@ def _label(summary: JobSummary, run_id: str) -> str:
     return run_label("" if run_summary is None else run_summary.expert_key, run_id)
 
 
-async def _window(studio: Studio, summary: JobSummary, run_id: str, until: int | None) -> LogPage:
-    """Return a page of one Run, of which only that page is read."""
+async def _page_of_run(studio: Studio, summary: JobSummary, run_id: str, until: int | None) -> LogPage:
+    """Return a page of one Run, reading only the lines of that page."""
     run_lines = RunLines.of(studio, summary.id, run_id)
-    total = await _length(run_lines, next((run.head_seq for run in summary.runs if run.id == run_id), 0))
+    total = await _count_events(run_lines, next((run.head_seq for run in summary.runs if run.id == run_id), 0))
     last = total if until is None else min(until, total)
     first = max(0, last - PAGE_SIZE)
     log = RunLog(run_id, *await read_intact(studio.host.jobs.storage, run_lines.ref, first, last - first))
     entries = in_order([log])
     damage = () if log.damage is None else (str(log.damage),)
-    return LogPage(_lines(summary, entries, {run_id: first}), first, last, total, damage)
+    return LogPage(_list_events(summary, entries, {run_id: first}), first, last, total, damage)
 
 
-async def _length(run_lines: RunLines, known: int) -> int:
-    """Return the number of events of a log that had `known` of them; of a damaged one, of its readable part."""
+async def _count_events(run_lines: RunLines, known: int) -> int:
+    """Return the number of readable events of a log, which has at least `known` ones."""
     while True:
         lines, damage = await read_intact(run_lines.storage, run_lines.ref, known, _LINES_PER_READ)
         if damage is not None:
@@ -127,18 +126,20 @@ async def _length(run_lines: RunLines, known: int) -> int:
             return known
 
 
-async def _selected(
+async def _page_of_runs(
     studio: Studio, summary: JobSummary, ids: list[str], condition: Condition | None, until: int | None
 ) -> LogPage:
     """Return a page of the events of several Runs in order of time, or of those that a condition selects."""
     logs: list[RunLog] = []
-    room = MAX_EVENTS
+    events_left = MAX_EVENTS
     for run_id in ids:
         log = RunLog(run_id, [])
-        while room > 0:
+        while events_left > 0:
             ref = RunRef(summary.id, run_id)
-            lines, damage = await read_intact(studio.host.jobs.storage, ref, len(log.lines), min(room, _LINES_PER_READ))
-            log, room = RunLog(run_id, [*log.lines, *lines], damage), room - len(lines)
+            lines, damage = await read_intact(
+                studio.host.jobs.storage, ref, len(log.lines), min(events_left, _LINES_PER_READ)
+            )
+            log, events_left = RunLog(run_id, [*log.lines, *lines], damage), events_left - len(lines)
             if damage is not None or len(lines) < _LINES_PER_READ:
                 break
             await asyncio.sleep(0)
@@ -146,9 +147,9 @@ async def _selected(
     entries = await asyncio.to_thread(_select_entries, logs, condition)
     last = len(entries) if until is None else min(until, len(entries))
     first = max(0, last - PAGE_SIZE)
-    note = "" if room > 0 else f"Only the first {MAX_EVENTS:,} events were read: choose a Run."
+    note = "" if events_left > 0 else f"Only the first {MAX_EVENTS:,} events were read: choose a Run."
     damage_texts = tuple(str(log.damage) for log in logs if log.damage is not None)
-    return LogPage(_lines(summary, entries[first:last], {}), first, last, len(entries), damage_texts, note)
+    return LogPage(_list_events(summary, entries[first:last], {}), first, last, len(entries), damage_texts, note)
 
 
 def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[LogEntry]:
@@ -156,7 +157,7 @@ def _select_entries(logs: list[RunLog], condition: Condition | None) -> list[Log
     return entries if condition is None else [entry for entry in entries if meets_condition(entry, condition)]
 
 
-def _lines(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[ListedEvent, ...]:
+def _list_events(summary: JobSummary, entries: Iterable[LogEntry], offsets: dict[str, int]) -> tuple[ListedEvent, ...]:
     labels = {run.id: run_label(run.expert_key, run.id) for run in summary.runs}
     lines: list[ListedEvent] = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Search over what was said and done in all Jobs."""
+"""Full-text search in the events of all Jobs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from perstack_studio.search_index import SearchResult
-from perstack_studio.studio import page, studio_of
+from perstack_studio.studio import render_page, studio_of
 
-_MAX_CHARS = 500
+_MAX_QUERY_CHARS = 500
 
 
 def pages() -> Iterable[BaseRoute]:
-    """Return the route of the search."""
-    yield Route("/search", _search, methods=["GET"])
+    yield Route("/search", _show_results, methods=["GET"])
 
 
-async def _search(request: Request) -> Response:
-    studio, words = studio_of(request), request.query_params.get("q", "").strip()[:_MAX_CHARS]
+async def _show_results(request: Request) -> Response:
+    studio, words = studio_of(request), request.query_params.get("q", "").strip()[:_MAX_QUERY_CHARS]
     result: SearchResult | None = await studio.search_index.search(words) if words else None
     jobs = {}
     if result is not None:
-        rows = await studio.states.rows([*dict.fromkeys(found.job_id for found in result.found)])
+        rows = await studio.states.rows([*dict.fromkeys(match.job_id for match in result.events)])
         jobs = {summary.id: summary for summary in rows}
-    return await page(request, "search.html", words=words, result=result, jobs=jobs)
+    return await render_page(request, "search.html", words=words, result=result, jobs=jobs)

@@ -1,4 +1,4 @@
-"""One step of a Run: what the model was sent, what it replied, why each call was allowed, and branches from here."""
+"""One step of a Run: the request, the reply, why each call was allowed or not, and forms to branch from here."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import PerstackError, UsageError
 from perstack_studio.call_reasons import CallReason, reasons_of
 from perstack_studio.conversation import Conversation, ConversationEntry
-from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, known_run
-from perstack_studio.sent import SentRequest, sent_request
-from perstack_studio.studio import Studio, form_of, page, see_other, studio_of
+from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, find_run
+from perstack_studio.sent_requests import SentRequest, sent_request
+from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
 
-MAX_FOLDED = 3_000  # events of a log that are folded for the page of a step; for more a person asks
+MAX_FOLDED = 3_000  # maximum events that are folded for the page of a step; with more, only at a person's request
 _STEP = "/jobs/{job}/runs/{run}/steps/{step:place}"
 _REDUCTIONS = (events.CompactHistory, events.ShrinkResults, events.DropText)
 
@@ -49,7 +49,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A step as its page shows it, apart from the request."""
+    """A step as its page shows it, without the request."""
 
     lines: StepLines
     start: events.StartRun | None  # None if the first event cannot be read
@@ -58,12 +58,11 @@ class StepView:
     event_rows: tuple[EventRow, ...]
     generations: tuple[tuple[int, events.StartGeneration], ...]
     reductions: tuple[tuple[int, events.StoredEvent], ...]
-    checkpoint_id: str  # the state after the step; empty while it has none
-    checkpoint_before: str  # the state before the step; empty for a Run's first one
+    checkpoint_id: str  # checkpoint after the step; empty without one
+    checkpoint_before: str  # checkpoint before the step; empty without one
 
 
 def rows_at(stored: StoredEntry) -> tuple[LogRow, ...]:
-    """Return the rows of an event for people."""
     calls = calls_of_last_reply(stored.entry) if stored.entry.type == "callTools" else {}
     return tuple(rows_of(stored.entry, EventContext(calls, minute, full=True)))
 
@@ -76,20 +75,20 @@ def _event_row(stored: StoredEntry) -> EventRow:
     return EventRow(stored, rows_at(stored), sealed.digest, sealed.hash)
 
 
-async def step_of(run_lines: RunLines, number: int) -> StepView:
+async def read_step(run_lines: RunLines, number: int) -> StepView:
     """Return a step. Raises NotFound, and Damaged if the log is damaged before it."""
     lines = await run_lines.step(number)
     first = await run_lines.read(0, 1)
     start = first[0].event if first else None
     parsed = [(item.seq, event) for item in lines.entries if (event := item.event) is not None]
-    folded = Conversation()
+    conversation = Conversation()
     for seq, event in parsed:
-        folded.apply(seq, event)
+        conversation.apply(seq, event)
     checkpoints = [event for _, event in parsed if event.type in CHECKPOINT_TYPES and checkpoint_at(event)]
     return StepView(
         lines,
         start if isinstance(start, events.StartRun) else None,
-        tuple(folded.entries),
+        tuple(conversation.entries),
         tuple(reasons_of(parsed, start.exec_grant if isinstance(start, events.StartRun) else None)),
         tuple(map(_event_row, lines.entries)),
         tuple((seq, event) for seq, event in parsed if isinstance(event, events.StartGeneration)),
@@ -100,22 +99,22 @@ async def step_of(run_lines: RunLines, number: int) -> StepView:
 
 
 async def _checkpoint_before(run_lines: RunLines, lines: StepLines, start: events.StoredEvent | None) -> str:
-    """Return the checkpoint that the step began with: of the step before, or of a continued Run; empty without one."""
+    """Return the checkpoint of the previous step or of the continued Run; empty without one."""
     seq = lines.entries[0].seq - 1
     if seq == 0 and isinstance(start, events.StartRun) and start.continued_from is not None:
         return start.continued_from.checkpoint_id
-    before = await run_lines.read(seq - 1, 1) if seq > 0 else ()
-    event = before[0].event if before else None
+    lines_before = await run_lines.read(seq - 1, 1) if seq > 0 else ()
+    event = lines_before[0].event if lines_before else None
     return "" if event is None else checkpoint_at(event) or ""
 
 
 async def _show_step(request: Request) -> Response:
     studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
-    summary, run_summary = await known_run(studio, job_id, run_id)
-    step = await step_of(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    summary, run_summary = await find_run(studio, job_id, run_id)
+    step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
     chosen = _chosen_generation(request, step)
-    sent, problem = await _sent(request, studio, job_id, step, chosen)
-    return await page(
+    sent, problem = await _read_request(request, studio, job_id, step, chosen)
+    return await render_page(
         request,
         "step.html",
         summary=summary,
@@ -144,19 +143,19 @@ def _chosen_generation(request: Request, step: StepView) -> int:
     return int(text) if text.isascii() and text.isdigit() and text in map(str, places) else max(places, default=0)
 
 
-async def _sent(
+async def _read_request(
     request: Request, studio: Studio, job_id: str, step: StepView, chosen: int
 ) -> tuple[SentRequest | None, str]:
-    """Return the request, or why it is not shown."""
+    """Return the request, or None and the reason; empty if the page offers to rebuild it."""
     event = dict(step.generations).get(chosen)
     if event is None:
         return None, "the log has no generation of this step: it began in the Run that this one continues"
     if chosen > MAX_FOLDED and "sent" not in request.query_params:
-        return None, ""  # the page offers it
+        return None, ""
     until = request.query_params.get("until", "")
     is_number = until.isascii() and until.isdigit() and len(until) < 10
-    reduced = [seq for seq, _ in step.reductions if seq < chosen]
-    previous = _event_before(step, reduced[0]) if reduced else None
+    reduction_seqs = [seq for seq, _ in step.reductions if seq < chosen]
+    previous = _event_before(step, reduction_seqs[0]) if reduction_seqs else None
     try:
         return await sent_request(studio, job_id, event, previous, int(until) if is_number else None), ""
     except (PerstackError, ValueError) as error:
@@ -164,38 +163,41 @@ async def _sent(
 
 
 def _event_before(step: StepView, seq: int) -> str | None:
-    """Return the id of the event before a place of which the state can be asked for; None without one."""
-    before = [item.event for item in step.lines.entries if item.seq < seq]
-    found = next((event for event in reversed(before) if event is not None and event.type != "resumeRun"), None)
-    return step.start.run_id + f"-{seq - 1}" if found is None and step.start else None if found is None else found.id
+    """Return the id of the last event before a place at which the state of the Run can be read; None without one."""
+    earlier = [item.event for item in step.lines.entries if item.seq < seq]
+    last = next((event for event in reversed(earlier) if event is not None and event.type != "resumeRun"), None)
+    return step.start.run_id + f"-{seq - 1}" if last is None and step.start else None if last is None else last.id
 
 
-# What can be started from here.
+# Forms that start work from this step.
 
 
-async def _posted(request: Request) -> tuple[Studio, dict[str, str], RunSummary, StepView]:
-    studio, fields = studio_of(request), await form_of(request)
+async def _read_post(request: Request) -> tuple[Studio, dict[str, str], RunSummary, StepView]:
+    """Return studio, fields, Run and step of a posted form. Raises UsageError, NotFound and Damaged."""
+    studio, fields = studio_of(request), await read_form(request)
     job_id, run_id = request.path_params["job"], request.path_params["run"]
     await studio.served_project.refresh()
     await studio.served_project.job_to_drive(job_id)
-    _, run_summary = await known_run(studio, job_id, run_id)
-    return studio, fields, run_summary, await step_of(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    _, run_summary = await find_run(studio, job_id, run_id)
+    step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    return studio, fields, run_summary, step
 
 
 async def _branch(request: Request) -> Response:
     """Start a Run with the messages up to the end of this step, and another query."""
-    studio, fields, run_summary, step = await _posted(request)
+    studio, fields, run_summary, step = await _read_post(request)
     query = fields.get("query", "").strip()
     if not query:
         raise UsageError("write what the Expert should do from here")
     if not step.checkpoint_id or not _is_coordinator(run_summary):
         raise UsageError("only a checkpoint of the Coordinator can be branched from")
-    return await _start(request, studio, _continuing(studio, run_summary, query, step.checkpoint_id, None, request))
+    work = _continue_from(studio, run_summary, query, step.checkpoint_id, None, request)
+    return await _start_work(request, studio, work)
 
 
 async def _rerun(request: Request) -> Response:
-    """Start the Run again as a new Job with another model, or go on with that model from before this step."""
-    studio, fields, run_summary, step = await _posted(request)
+    """Start the Run again as a new Job with another model, or continue before this step with that model."""
+    studio, fields, run_summary, step = await _read_post(request)
     model, query = fields.get("model", "").strip(), fields.get("query", "").strip()
     if not model:
         raise UsageError("name a model")
@@ -204,16 +206,16 @@ async def _rerun(request: Request) -> Response:
     if step.checkpoint_before and _is_coordinator(run_summary) and fields.get("from") == "here":
         if not query:
             raise UsageError("write what the model should do from here")
-        work = _continuing(studio, run_summary, query, step.checkpoint_before, model, request)
-        return await _start(request, studio, work)
+        work = _continue_from(studio, run_summary, query, step.checkpoint_before, model, request)
+        return await _start_work(request, studio, work)
     studio.served_project.definitions.check_offered(run_summary.expert_key)
     jobs, query = studio.host.jobs.on_model(model), step.start.query
     if studio.host.leaves_to_workers:
         return see_other(f"/jobs/{(await jobs.submit(run_summary.expert_key, query, by=studio.by)).id}")
-    return await _start(request, studio, partial(jobs.run, run_summary.expert_key, query))
+    return await _start_work(request, studio, partial(jobs.run, run_summary.expert_key, query))
 
 
-def _continuing(
+def _continue_from(
     studio: Studio, run_summary: RunSummary, query: str, checkpoint_id: str, model: str | None, request: Request
 ) -> DriveJob:
     return partial(
@@ -225,6 +227,6 @@ def _continuing(
     )
 
 
-async def _start(request: Request, studio: Studio, work: DriveJob) -> Response:
+async def _start_work(request: Request, studio: Studio, work: DriveJob) -> Response:
     job_id = await studio.served_project.job_tasks.start(work, None).wait_until_begun()
     return see_other(f"/jobs/{job_id}")

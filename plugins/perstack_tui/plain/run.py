@@ -24,16 +24,16 @@ from perstack_tui.plain.program import PlainProgram
 _MAX_LINE_BYTES = 4_094  # maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently
 
 
-class _TooLong(str):
-    """Error for a line that the terminal has cut off."""
+class _CutLine(str):
+    """A line that the terminal has cut off."""
 
 
 class _LineReader:
-    """A reader of lines within a context manager; it never blocks."""
+    """Reader of typed lines that never blocks; listens while its context is entered."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._left = b""
+        self._partial_line = b""
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def __enter__(self) -> _LineReader:
@@ -56,7 +56,7 @@ class _LineReader:
         """Drop earlier input, which cannot be an answer to a new question."""
         with suppress(termios.error):
             termios.tcflush(self._fd, termios.TCIFLUSH)
-        self._left = b""
+        self._partial_line = b""
         while not self._lines.empty():
             self._lines.get_nowait()
 
@@ -65,14 +65,14 @@ class _LineReader:
             data = os.read(self._fd, 1 << 16)
         except OSError:
             data = b""
-        if not data:  # once for each awaited line
+        if not data:  # stop listening until the next call of `line`, or the loop would spin at the end of input
             asyncio.get_running_loop().remove_reader(self._fd)
             self._lines.put_nowait(None)
             return
-        *complete, self._left = (self._left + data).split(b"\n")
+        *complete, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in complete:
             text = line.decode("utf-8", "replace").removesuffix("\r")
-            self._lines.put_nowait(_TooLong(text) if len(line) >= _MAX_LINE_BYTES else text)
+            self._lines.put_nowait(_CutLine(text) if len(line) >= _MAX_LINE_BYTES else text)
 
 
 def run_plain(
@@ -92,18 +92,18 @@ async def _run(
     host: Host, loaded: LoadedProject, expert: str | None, query: str | None, job: str | None, drives: bool
 ) -> int:
     code = 0
-    leaving: list[asyncio.Task[None]] = []
+    leave_tasks: list[asyncio.Task[None]] = []
 
     def stop() -> None:
         nonlocal code
         code = INTERRUPTED
-        leaving.append(asyncio.ensure_future(program.leave()))
+        leave_tasks.append(asyncio.ensure_future(program.leave()))
 
     def write_line(*parts: str | StyledText) -> None:
         try:
             print(sanitized(parts).rstrip(" "), flush=True)  # noqa: T201 - printing is the purpose of this mode
-        except OSError:  # the reader is gone
-            if not leaving:
+        except OSError:  # the program that reads the output has ended
+            if not leave_tasks:
                 stop()
 
     def interrupt() -> None:
@@ -122,7 +122,7 @@ async def _run(
                 ]
                 try:
                     program.begin(expert, query, job_id)
-                    await program.left.wait()
+                    await program.has_left.wait()
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -139,22 +139,22 @@ async def _read_lines(program: PlainProgram, keyboard: _LineReader) -> None:
         line = await keyboard.line()
         if line is None:
             await program.on_end()
-        elif isinstance(line, _TooLong):
+        elif isinstance(line, _CutLine):
             program.on_cut_line()
         else:
             await program.on_line(line)
 
 
 async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> None:
-    """Use changed definitions. Shows a problem only if stderr, where it is reported, is not this terminal."""
+    """Use changed definitions. Show a problem only if stderr, where it is reported, is not this terminal."""
     offered_digest: str | None = None
     problem: Note | None = None
     with suppress(asyncio.CancelledError):
         async for is_new in live.changes():
             if is_new:
                 program.host.use(live.loaded.project)
-            is_news, problem = live.problem != problem, live.problem
-            if is_news and problem is not None and not sys.stderr.isatty():
+            is_new_problem, problem = live.problem != problem, live.problem
+            if is_new_problem and problem is not None and not sys.stderr.isatty():
                 program.write_line(problem.text_for(plain_phrase))
             change = live.open_change
             if change is not None and change.digest != offered_digest:

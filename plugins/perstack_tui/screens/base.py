@@ -22,7 +22,7 @@ from perstack.host import Host
 from perstack_tui.actions import Action
 from perstack_tui.view.styled_text import Line, Span
 from perstack_tui.view.tree import TreeBranch, texts_page
-from perstack_tui.widgets.lines import Bar, Choice, LinesView
+from perstack_tui.widgets.lines import Bar, ChoiceList, LinesView
 from perstack_tui.widgets.tree import NodesView
 
 # Screens above the screen of the Jobs; Esc returns.
@@ -57,7 +57,7 @@ class ScreenHost(Protocol):
 
 
 class OverlayScreen(Screen[None]):
-    """A screen that Esc closes. `owner` is the application."""
+    """A screen that Esc closes. `screen_host` is the application."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
     DEFAULT_CSS = """
@@ -71,7 +71,7 @@ class OverlayScreen(Screen[None]):
 
     def __init__(self, screen_host: ScreenHost) -> None:
         super().__init__()
-        self.over = screen_host
+        self.screen_host = screen_host
         self._title, self._keys = Bar(id="title"), Bar(id="keys")
 
     def body(self) -> list[Widget]:
@@ -98,11 +98,10 @@ class OverlayScreen(Screen[None]):
         """Read a Job again if this screen shows it; does nothing in the base class."""
 
     def action_back(self) -> None:
-        """Return to the Jobs."""
         self.dismiss()
 
 
-# A screen of lines that scroll, made for its width.
+# A screen of scrolling lines, made again when the width changes.
 
 
 class LinesScreen(OverlayScreen):
@@ -147,7 +146,7 @@ class ListScreen(OverlayScreen, Generic[_T]):
         self.rows: Sequence[_T] = ()
         self._has_read = False
         self._problem = ""
-        self._list = Choice(id="list")
+        self._list = ChoiceList(id="list")
 
     @abstractmethod
     async def read(self) -> Sequence[_T]:
@@ -162,16 +161,16 @@ class ListScreen(OverlayScreen, Generic[_T]):
         """Open a row."""
 
     @property
-    def shown(self) -> Sequence[_T]:
+    def visible_rows(self) -> Sequence[_T]:
         return self.rows
 
     @property
-    def empty(self) -> str:
+    def empty_text(self) -> str:
         return self.EMPTY
 
     @property
-    def chosen(self) -> _T | None:
-        return self.shown[self.chosen_index] if self.shown else None
+    def chosen_row(self) -> _T | None:
+        return self.visible_rows[self.chosen_index] if self.visible_rows else None
 
     @property
     def chosen_index(self) -> int:
@@ -184,38 +183,38 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     def on_mount(self) -> None:
         """Start reading. Textual calls this for each class of the hierarchy, so subclasses must not call it."""
-        self.focused_first().focus()
-        self.list_again()
+        self.initial_focus().focus()
+        self.show_rows()
         self.reload()
 
-    def focused_first(self) -> Widget:
+    def initial_focus(self) -> Widget:
         """Return the widget that has the focus at first."""
         return self._list
 
     def reload(self) -> None:
         self.run_worker(self.read_rows(), exclusive=True, group="rows")
 
-    def list_again(self, chosen: int = 0) -> None:
-        """Show the current rows, with one of them chosen."""
-        rows = self.shown
+    def show_rows(self, chosen: int = 0) -> None:
+        """Show the current rows, and choose one by its index."""
+        rows = self.visible_rows
 
         def row(index: int, is_chosen: bool, width: int) -> Line:
             mark = Span("❯ " if is_chosen else "  ", "person")
             return (mark, *self.line(rows[index], is_chosen, width - 2))
 
-        empty = "…" if not self._has_read else self._problem or self.empty
+        empty = "…" if not self._has_read else self._problem or self.empty_text
         self._list.offer(len(rows), row, chosen=chosen, empty=empty)
-        self.show_head()
+        self.update_head()
 
-    def show_head(self) -> None:
-        """Update the title and the key line if they depend on the rows or the chosen one."""
+    def update_head(self) -> None:
+        """Update the title and the key line; does nothing in the base class."""
 
     @on(OptionList.OptionHighlighted)
     def _on_highlighted(self, message: OptionList.OptionHighlighted) -> None:
         message.stop()
-        self.show_head()
+        self.update_head()
 
-    def first_chosen(self) -> int:
+    def initial_index(self) -> int:
         """Return the index of the row to choose after reading."""
         return 0
 
@@ -229,13 +228,13 @@ class ListScreen(OverlayScreen, Generic[_T]):
             if self._problem != last_problem:
                 self.notify(self._problem, severity="error", markup=False)
         self._has_read = True
-        self.list_again(self.first_chosen())
+        self.show_rows(self.initial_index())
 
     @on(OptionList.OptionSelected)
     def _on_selected(self, message: OptionList.OptionSelected) -> None:
         message.stop()
-        if self.chosen is not None:
-            self.open(self.chosen)
+        if self.chosen_row is not None:
+            self.open(self.chosen_row)
 
 
 # Titled texts that fold.
@@ -267,12 +266,12 @@ class TextsScreen(PageScreen):
     """A page of titled texts."""
 
     def __init__(self, screen_host: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
-        """Show these texts, as pairs of title and text."""
+        """Show pairs of title and text."""
         super().__init__(screen_host)
-        self._shown = title
+        self._page_title = title
         self._texts = texts
 
     @override
     def on_mount(self) -> None:
-        self.title_line((Span(one_line(self._shown), "strong"),))
+        self.title_line((Span(one_line(self._page_title), "strong"),))
         self.page.begin(texts_page(self._texts))

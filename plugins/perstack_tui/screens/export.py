@@ -26,8 +26,8 @@ _CHECKPOINT = "checkpoint"
 
 class _ExportFormat(NamedTuple):
     name: str
-    what: str
-    place: str
+    description: str
+    default_path: str
 
 
 class ExportScreen(ListScreen[_ExportFormat]):
@@ -45,7 +45,7 @@ class ExportScreen(ListScreen[_ExportFormat]):
     """
 
     def __init__(self, screen_host: ScreenHost, job_id: str, checkpoint_id: str | None) -> None:
-        """Export a Job, or also one of its checkpoints."""
+        """Offer to export a Job, and with `checkpoint_id` also this checkpoint."""
         super().__init__(screen_host)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
@@ -56,66 +56,67 @@ class ExportScreen(ListScreen[_ExportFormat]):
         return [self._list, self._input]
 
     @override
-    def focused_first(self) -> Widget:
+    def initial_focus(self) -> Widget:
         return self._input
 
     @override
     async def read(self) -> Sequence[_ExportFormat]:
-        formats = [_ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._path_of(name))
-                 for name in export.forms_of(self.over.host)]  # fmt: skip
+        formats = [
+            _ExportFormat(name, export.OWN_FORMS.get(name, "folders of another program"), self._default_path(name))
+            for name in export.forms_of(self.screen_host.host)
+        ]
         if self._checkpoint_id is not None:
-            about = "this checkpoint with its messages, as JSON"
-            formats.insert(0, _ExportFormat(_CHECKPOINT, about, f"{self._checkpoint_id}.json"))
+            description = "this checkpoint with its messages, as JSON"
+            formats.insert(0, _ExportFormat(_CHECKPOINT, description, f"{self._checkpoint_id}.json"))
         return formats
 
-    def _path_of(self, name: str) -> str:
+    def _default_path(self, name: str) -> str:
         return f"{self._job_id}.{name}" if name in export.OWN_FORMS else f"{self._job_id}-{name}"
 
     @override
     def line(self, row: _ExportFormat, is_chosen: bool, width: int) -> Line:
         name = pad(one_line(row.name), 12)
-        return (Span(name, "strong" if is_chosen else ""), Span(shorten(row.what, max(8, width - 12)), "dim"))
+        return (Span(name, "strong" if is_chosen else ""), Span(shorten(row.description, max(8, width - 12)), "dim"))
 
     @override
-    def show_head(self) -> None:
+    def update_head(self) -> None:
         self.title_line((Span("Export  ", "strong"), Span(one_line(self._checkpoint_id or self._job_id))))
-        self._name_place()
+        self._show_default_path()
 
     def action_form(self, step: int) -> None:
-        """Choose the next or previous format."""
         self._list.move(step)
 
-    def _name_place(self) -> None:
-        if self.chosen is not None:
-            self._input.value = self.chosen.place
+    def _show_default_path(self) -> None:
+        if self.chosen_row is not None:
+            self._input.value = self.chosen_row.default_path
 
     @override
     def open(self, row: _ExportFormat) -> None:
-        self._name_place()
+        self._show_default_path()
 
     @on(Input.Submitted)
     def _on_submitted(self) -> None:
-        if self.chosen is not None and self._input.value.strip():
-            self.run_worker(self._write(self.chosen, self._input.value.strip()), exclusive=True, group="write")
+        if self.chosen_row is not None and self._input.value.strip():
+            self.run_worker(self._write(self.chosen_row, self._input.value.strip()), exclusive=True, group="write")
 
-    async def _write(self, form: _ExportFormat, path: str) -> None:
+    async def _write(self, export_format: _ExportFormat, path: str) -> None:
         try:
-            outcome = await self._write_file(form, path)
+            outcome = await self._write_file(export_format, path)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
         self.notify(one_line(outcome), title="written", markup=False)
         self.dismiss()
 
-    async def _write_file(self, form: _ExportFormat, path: str) -> str:
-        host = self.over.host
-        if form.name not in (*export.OWN_FORMS, _CHECKPOINT):
-            files = await export.folders_of(host, self._job_id, form.name)
+    async def _write_file(self, export_format: _ExportFormat, path: str) -> str:
+        host = self.screen_host.host
+        if export_format.name not in (*export.OWN_FORMS, _CHECKPOINT):
+            files = await export.folders_of(host, self._job_id, export_format.name)
             target = await asyncio.to_thread(export.write_new_files, files, Path(path), "it", path)
             return f"{target}: {count(len(files), 'file')}"
-        if form.name == _CHECKPOINT and self._checkpoint_id is not None:
+        if export_format.name == _CHECKPOINT and self._checkpoint_id is not None:
             content = (await host.jobs.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
-        elif form.name == "json":
+        elif export_format.name == "json":
             content = await export.document_of(host, self._job_id)
         else:
             content = export.lines_of(await host.jobs.logs(self._job_id))

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import count
 from perstack.doors.shared.text import pad
-from perstack_tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
+from perstack_tui.actions import ACTIONS, HISTORY_ACTIONS, OTHER_KEYS
 from perstack_tui.screens.base import OverlayScreen, ScreenHost
 from perstack_tui.view.styled_text import Line, Span, wrap
 from perstack_tui.widgets.lines import LinesView
@@ -26,12 +26,12 @@ _KEY_CELLS = 12
 
 def _help_lines(width: int) -> list[Line]:
     lines: list[Line] = []
-    of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
-    of_history = [(action.shown, action.text) for action in OF_HISTORY]
+    action_rows = [(action.key_label, action.text) for action in ACTIONS if action.key_label]
+    history_rows = [(action.key_label, action.text) for action in HISTORY_ACTIONS]
     for title, rows in (
-        ("Keys", of_actions),
+        ("Keys", action_rows),
         ("While you type or read", OTHER_KEYS),
-        ("In the History, on a Job, a Run or a checkpoint", of_history),
+        ("In the History, on a Job, a Run or a checkpoint", history_rows),
     ):
         lines += [(Span(f"  {title}", "strong"),), ()]
         for key, text in rows:
@@ -68,7 +68,7 @@ class HelpScreen(OverlayScreen):
 
 
 class QuitScreen(ModalScreen[None]):
-    """The question whether to quit. After the answer nothing else can be started; a dead storage may take long."""
+    """The question whether to quit. While the program is leaving, it stays: an unreachable storage may take long."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,w,enter", "stay", show=False),
@@ -81,7 +81,7 @@ class QuitScreen(ModalScreen[None]):
     """
 
     def __init__(self, jobs: int, leave: Callable[[], None], leave_at_once: Callable[[], None]) -> None:
-        """`leave` interrupts running Jobs and exits when that is recorded; `leave_at_once` exits without waiting."""
+        """Ask with the number of Jobs at work. `leave` exits when their interruption is recorded, the other at once."""
         super().__init__()
         self._jobs = jobs
         self._leave = leave
@@ -95,9 +95,9 @@ class QuitScreen(ModalScreen[None]):
             yield self._lines
 
     def _question_lines(self) -> list[Line]:
-        are = "is" if self._jobs == 1 else "are"
+        verb = "is" if self._jobs == 1 else "are"
         return [
-            (Span(f"{count(self._jobs, 'Job')} {are} at work.", "strong"),),
+            (Span(f"{count(self._jobs, 'Job')} {verb} at work.", "strong"),),
             (),
             (Span("w ", "person"), Span("keep waiting")),
             (Span("i ", "person"), Span("interrupt (recorded), and leave")),

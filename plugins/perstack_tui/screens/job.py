@@ -22,14 +22,14 @@ from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.doors.shared.text import cells, shorten
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
-from perstack_tui.actions import OF_HISTORY, Action, bindings_of
+from perstack_tui.actions import HISTORY_ACTIONS, Action, bindings_of
 from perstack_tui.screens.base import ListScreen, OverlayScreen, PageScreen, ScreenHost, TextsScreen
 from perstack_tui.screens.export import ExportScreen
 from perstack_tui.screens.files import FileComparison, FilesScreen, RewindScreen
-from perstack_tui.view.history import event_line, event_texts, name_of_place, run_line, step_line, words_lines
+from perstack_tui.view.history import checkpoint_title, event_line, event_texts, run_line, step_line, wrapped_lines
 from perstack_tui.view.items import NoteItem
 from perstack_tui.view.styled_text import Line, Span
-from perstack_tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_page
+from perstack_tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_messages_page
 from perstack_tui.widgets.lines import LinesView
 
 # Command lines for these actions; Enter copies one.
@@ -60,17 +60,17 @@ class CommandsScreen(ListScreen[CommandLine]):
 
     @override
     def open(self, row: CommandLine) -> None:
-        self.over.copy(row.text)
+        self.screen_host.copy(row.text)
 
 
 # Actions on a Job, one of its Runs, or a checkpoint.
 
 
 class _CheckpointActions(OverlayScreen):
-    """Base class with the actions by key. An action without its target tells the user what to choose."""
+    """Base class with the actions by key. An action without a target shows what must be chosen first."""
 
-    ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
-    marked: str | None = None  # the checkpoint that files are compared with
+    ACTIONS: ClassVar[tuple[Action, ...]] = HISTORY_ACTIONS
+    marked_id: str | None = None  # id of the checkpoint that files are compared with
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class _CheckpointActions(OverlayScreen):
         """The chosen step's checkpoints."""
 
     @property
-    def place(self) -> log_view.CheckpointRef | None:
+    def checkpoint_ref(self) -> log_view.CheckpointRef | None:
         """The chosen checkpoint: the latest of a step."""
         return None if self.step is None else self.step.latest
 
@@ -100,6 +100,7 @@ class _CheckpointActions(OverlayScreen):
     def on_mark_changed(self) -> None: ...
 
     def keys_that_fit(self, *first: str) -> str:
+        """Return the key line: `first` and the keys of the actions, dropping the last ones until it fits."""
         branches = () if self.step is None or self.step.is_of_delegate else ("b branches",)
         keys = [*first, "o opens", *branches, "d files", "r rewinds", "k commands", "x exports", "F1 every key"]
         end = "Esc back"
@@ -110,12 +111,12 @@ class _CheckpointActions(OverlayScreen):
     # --- continuing -----------------------------------------------------------------------------------------------
 
     def action_open_job(self) -> None:
-        self.over.open_job(self.job_id)
+        self.screen_host.open_job(self.job_id)
 
     def action_branch(self) -> None:
-        checkpoint_ref = self._branched()
+        checkpoint_ref = self._branch_start()
         if checkpoint_ref is not None:
-            self.over.branch(self.job_id, checkpoint_ref.id)
+            self.screen_host.branch(self.job_id, checkpoint_ref.id)
 
     def action_answer_again(self) -> None:
         if self._checkpoint_or_notice() is None or self.step is None:
@@ -123,18 +124,18 @@ class _CheckpointActions(OverlayScreen):
         question_point = self.step.asked
         if question_point is None:
             self.notify("Nothing was asked at this checkpoint: choose one marked «asks».", markup=False)
-        elif (again := self._question(question_point)) is None:
+        elif (question := self._own_question(question_point)) is None:
             self.notify(
                 "A delegate asked this: only a question of the Coordinator can be answered again.", markup=False
             )
         else:
-            self.over.branch(self.job_id, question_point.id, question=again)
+            self.screen_host.branch(self.job_id, question_point.id, question=question)
 
-    def _question(self, checkpoint_ref: log_view.CheckpointRef) -> OpenQuestion | None:
+    def _own_question(self, checkpoint_ref: log_view.CheckpointRef) -> OpenQuestion | None:
         return None if log_view.is_delegate(checkpoint_ref.entry.log) else log_view.open_question_at(checkpoint_ref)
 
-    def _branched(self) -> log_view.CheckpointRef | None:
-        """Return the checkpoint that a branch begins at; None, after telling the user why, without one."""
+    def _branch_start(self) -> log_view.CheckpointRef | None:
+        """Return the checkpoint to branch from; without one notify the user of the reason and return None."""
         if self.step is not None and self.step.is_of_delegate:
             self.notify(
                 "A branch cannot start at a delegate's checkpoint: choose one of the Coordinator's.", markup=False
@@ -145,35 +146,39 @@ class _CheckpointActions(OverlayScreen):
     # --- files ----------------------------------------------------------------------------------------------------
 
     def action_branch_with_files(self) -> None:
-        checkpoint_ref = self._branched()
+        checkpoint_ref = self._branch_start()
         if checkpoint_ref is not None:
             job_id, start = self.job_id, checkpoint_ref.id
-            self.over.show(RewindScreen(self.over, job_id, start, then=lambda: self.over.branch(job_id, start)))
+            self.screen_host.show(
+                RewindScreen(
+                    self.screen_host, job_id, start, on_restored=lambda: self.screen_host.branch(job_id, start)
+                )
+            )
 
     def action_rewind(self) -> None:
         checkpoint_ref = self._checkpoint_or_notice()
         if checkpoint_ref is not None:
-            self.over.show(RewindScreen(self.over, self.job_id, checkpoint_ref.id))
+            self.screen_host.show(RewindScreen(self.screen_host, self.job_id, checkpoint_ref.id))
 
     def action_mark(self) -> None:
         checkpoint_ref = self._checkpoint_or_notice()
         if checkpoint_ref is not None:
-            self.marked = None if self.marked == checkpoint_ref.id else checkpoint_ref.id
+            self.marked_id = None if self.marked_id == checkpoint_ref.id else checkpoint_ref.id
             self.on_mark_changed()
 
     def action_files(self) -> None:
-        self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
+        self.screen_host.show(FilesScreen(self.screen_host, self.job_id, self._comparisons()))
 
-    def _compared(self) -> list[FileComparison]:
-        checkpoint_ref, run_id = self.place, self.run_id
+    def _comparisons(self) -> list[FileComparison]:
+        checkpoint_ref, run_id = self.checkpoint_ref, self.run_id
         if checkpoint_ref is None:
             of_run = [] if run_id is None else [FileComparison(f"of {run_id}", run_id=run_id)]
             return [*of_run, FileComparison(f"of {self.job_id}")]
-        marked = self.marked
+        marked_id = self.marked_id
         from_mark = (
             []
-            if marked in (None, checkpoint_ref.id)
-            else [FileComparison("since the mark", f"{marked}..{checkpoint_ref.id}")]
+            if marked_id in (None, checkpoint_ref.id)
+            else [FileComparison("since the mark", f"{marked_id}..{checkpoint_ref.id}")]
         )
         step, now = (
             FileComparison(f"of step {checkpoint_ref.entry.step}", checkpoint_ref.id),
@@ -184,20 +189,22 @@ class _CheckpointActions(OverlayScreen):
     # --- copying --------------------------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        self.over.copy(self.run_id or self.job_id if self.place is None else self.place.id)
+        self.screen_host.copy(self.run_id or self.job_id if self.checkpoint_ref is None else self.checkpoint_ref.id)
 
     async def action_commands(self) -> None:
         try:
-            summary = await self.over.host.job(self.job_id)
+            summary = await self.screen_host.host.job(self.job_id)
         except PerstackError:
-            summary = None  # a Job that cannot be read cannot be continued
-        self.over.show(CommandsScreen(self.over, self._commands(summary)))
+            summary = None  # the commands then offer no next step
+        self.screen_host.show(CommandsScreen(self.screen_host, self._commands(summary)))
 
     def action_export(self) -> None:
-        self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
+        self.screen_host.show(
+            ExportScreen(self.screen_host, self.job_id, None if self.checkpoint_ref is None else self.checkpoint_ref.id)
+        )
 
     def _commands(self, summary: JobSummary | None) -> list[CommandLine]:
-        step, location_options, of_step = self.step, self.over.location_options, list[CommandLine]()
+        step, location_options, of_step = self.step, self.screen_host.location_options, list[CommandLine]()
         if step is not None:
             latest, asked = step.latest, step.asked
             of_step = of_checkpoint(
@@ -206,8 +213,8 @@ class _CheckpointActions(OverlayScreen):
                 latest.expert,
                 location_options,
                 begins_branch=not step.is_of_delegate and summary is not None and summary.closed is None,
-                asked=None if asked is None or self._question(asked) is None else asked.id,
-                marked=self.marked,
+                asked=None if asked is None or self._own_question(asked) is None else asked.id,
+                marked=self.marked_id,
             )
         return [
             *of_step,
@@ -218,9 +225,9 @@ class _CheckpointActions(OverlayScreen):
         ]
 
     def _checkpoint_or_notice(self) -> log_view.CheckpointRef | None:
-        if self.place is None:
+        if self.checkpoint_ref is None:
             self.notify("Choose a checkpoint first: Tab shows them.", severity="warning", markup=False)
-        return self.place
+        return self.checkpoint_ref
 
 
 # A checkpoint: the messages as the model sees them there, or the new ones.
@@ -245,8 +252,8 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         super().__init__(screen_host)
         self._job_id = job_id
         self._step = step
-        self._place = step.latest
-        self.marked = marked
+        self._checkpoint_ref = step.latest
+        self.marked_id = marked
         self._view = _ALL
         self._pages: dict[str, TreeBranch] = {}
         self._checkpoint: Checkpoint | None = None
@@ -261,9 +268,9 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
 
     def action_place(self, by: int) -> None:
         places = self._step.places
-        index = max(0, min(places.index(self._place) + by, len(places) - 1))
-        if places[index] != self._place:
-            self._place, self._pages, self._checkpoint = places[index], {}, None
+        index = max(0, min(places.index(self._checkpoint_ref) + by, len(places) - 1))
+        if places[index] != self._checkpoint_ref:
+            self._checkpoint_ref, self._pages, self._checkpoint = places[index], {}, None
             self._show()
 
     def _show(self) -> None:
@@ -275,15 +282,15 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
             self.run_worker(self._read(self._view), exclusive=True, group="page")
 
     async def _read(self, view: str) -> None:
-        host = self.over.host
+        host = self.screen_host.host
         try:
             checkpoint = self._checkpoint
             if checkpoint is None:
-                checkpoint = self._checkpoint = await host.jobs.checkpoint(self._place.id, job_id=self._job_id)
+                checkpoint = self._checkpoint = await host.jobs.checkpoint(self._checkpoint_ref.id, job_id=self._job_id)
             page = (
                 checkpoint_page(checkpoint)
                 if view == _ALL
-                else new_page(checkpoint, await new_messages(host, checkpoint))
+                else new_messages_page(checkpoint, await new_messages(host, checkpoint))
             )
         except PerstackError as error:
             page = TreeBranch([NoteItem("error", error.text_for(tui_phrase), "bad")])
@@ -301,23 +308,23 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     @property
     @override
     def expert(self) -> str:
-        return self._place.expert
+        return self._checkpoint_ref.expert
 
     @property
     @override
     def run_id(self) -> str | None:
-        return self._place.run_id
+        return self._checkpoint_ref.run_id
 
     @property
     @override
     def step(self) -> log_view.StepCheckpoints | None:
-        return log_view.StepCheckpoints((self._place,))
+        return log_view.StepCheckpoints((self._checkpoint_ref,))
 
     @override
     def on_mark_changed(self) -> None:
-        mark = "● " if self.marked == self._place.id else ""
+        mark = "● " if self.marked_id == self._checkpoint_ref.id else ""
         views = (Span(f"  {view}", "person" if view == self._view else "dim") for view in _CHECKPOINT_VIEWS)
-        self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
+        self.title_line((Span(mark, "person"), Span(checkpoint_title(self._checkpoint_ref), "strong"), *views))
         step_keys = ("Left, Right others of the step",) if len(self._step.places) > 1 else ()
         self.keys_line(self.keys_that_fit("Tab other view", *step_keys, "Enter unfolds"))
 
@@ -347,23 +354,23 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self._view = _STEPS
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
-        self._damage = LinesView(id="damage")  # why not everything is listed
-        self._drawn: dict[str, str] = {}  # the line prefix of each Run in the tree
-        self._chosen: dict[str, int] = {}  # the chosen index in each view
-        self._stays_at: str | None = None  # the checkpoint that stays chosen when everything is read again
-        self._number = ""
+        self._damage = LinesView(id="damage")  # the damage that ends the list
+        self._prefixes: dict[str, str] = {}  # the line prefix of each Run in the tree
+        self._chosen_indices: dict[str, int] = {}  # the chosen index in each view
+        self._kept_checkpoint_id: str | None = None  # id of the checkpoint to choose again after reading
+        self._typed_number = ""
 
     @override
     def body(self) -> list[Widget]:
         return [self._list, self._damage]
 
     def on_resize(self) -> None:
-        """Break the damage's lines again."""
+        """Wrap the text of the damage for the new width."""
         self._show_damage()
 
     def _show_damage(self) -> None:
         damages = [log.damage for log in self._logs if log.damage is not None]
-        lines = words_lines(damages[0].text_for(tui_phrase), max(20, self.size.width - 4), "bad") if damages else []
+        lines = wrapped_lines(damages[0].text_for(tui_phrase), max(20, self.size.width - 4), "bad") if damages else []
         self._damage.display = bool(lines)
         self._damage.styles.height = min(len(lines), self.size.height // 2)
         self._damage.show(lines)
@@ -372,25 +379,25 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
 
     @override
     async def read(self) -> Sequence[JobRow]:
-        host = self.over.host
+        host = self.screen_host.host
         self._logs = await host.jobs.logs(self._job_id, run_id=self._run_id)
         self._show_damage()
-        if self._run_id is None:  # for a running Job, the tree takes long
+        if self._run_id is None:  # in the background: reading the tree of a running Job takes long
             self.run_worker(self._read_tree(), exclusive=True, group="tree")
         return self._rows()
 
     async def _read_tree(self) -> None:
         try:
-            self._tree = await self.over.host.jobs.tree(self._job_id)
+            self._tree = await self.screen_host.host.jobs.tree(self._job_id)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
-        self._drawn = {
+        self._prefixes = {
             placed.run.id: prefix for placed, prefix in zip(self._tree, log_view.branches(self._tree), strict=True)
         }
         if self._view == _RUNS:
             self.rows = self._rows()
-            self.list_again(self.chosen_index)
+            self.show_rows(self.chosen_index)
 
     def _rows(self) -> Sequence[JobRow]:
         if self._view == _RUNS:
@@ -400,14 +407,14 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         return log_view.steps_of(self._logs)
 
     @override
-    def first_chosen(self) -> int:
-        stays_at, self._stays_at = self._stays_at, None
-        for index, row in enumerate(self.rows if stays_at is not None else ()):
-            if isinstance(row, log_view.StepCheckpoints) and row.latest.id == stays_at:
+    def initial_index(self) -> int:
+        kept_checkpoint_id, self._kept_checkpoint_id = self._kept_checkpoint_id, None
+        for index, row in enumerate(self.rows if kept_checkpoint_id is not None else ()):
+            if isinstance(row, log_view.StepCheckpoints) and row.latest.id == kept_checkpoint_id:
                 return index
-        return self._chosen.get(self._view, 0 if self._view == _RUNS else self._coordinators_latest())
+        return self._chosen_indices.get(self._view, 0 if self._view == _RUNS else self._latest_coordinator_index())
 
-    def _coordinators_latest(self) -> int:
+    def _latest_coordinator_index(self) -> int:
         """Return the index of the Coordinator's latest checkpoint; in other views, of the last row."""
         return next(
             (
@@ -421,31 +428,31 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     @override
     def read_again(self, job_id: str) -> None:
         if job_id == self._job_id:
-            self._chosen[self._view] = self.chosen_index
-            self._stays_at = None if self.place is None else self.place.id
+            self._chosen_indices[self._view] = self.chosen_index
+            self._kept_checkpoint_id = None if self.checkpoint_ref is None else self.checkpoint_ref.id
             self.reload()
 
     @override
     def line(self, row: JobRow, is_chosen: bool, width: int) -> Line:
         match row:
             case PlacedRun():
-                return run_line(row, self._drawn.get(row.run.id, ""), is_chosen, width)
+                return run_line(row, self._prefixes.get(row.run.id, ""), is_chosen, width)
             case log_view.StepCheckpoints():
-                return step_line(row, is_chosen, width, is_marked=row.latest.id == self.marked)
+                return step_line(row, is_chosen, width, is_marked=row.latest.id == self.marked_id)
             case log_view.LogEntry():
                 return event_line(row, is_chosen, width)
             case _:
                 assert_never(row)
 
     @override
-    def show_head(self) -> None:
+    def update_head(self) -> None:
         views = (Span(f"  {view}", "person" if view == self._view else "dim") for view in self._views)
         self.title_line((Span(self._run_id or self._job_id, "strong"), *views))
         self.keys_line(self.keys_that_fit("Tab other view", "Enter opens"))
 
     @property
     @override
-    def empty(self) -> str:
+    def empty_text(self) -> str:
         return _EMPTY[self._view]
 
     # --- user actions ---------------------------------------------------------------------------------------------
@@ -454,29 +461,31 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     def open(self, row: JobRow) -> None:
         match row:
             case PlacedRun():
-                self.over.show(JobScreen(self.over, self._job_id, row.run.id))
+                self.screen_host.show(JobScreen(self.screen_host, self._job_id, row.run.id))
             case log_view.StepCheckpoints():
-                self.over.show(CheckpointScreen(self.over, self._job_id, row, marked=self.marked))
+                self.screen_host.show(CheckpointScreen(self.screen_host, self._job_id, row, marked=self.marked_id))
             case log_view.LogEntry():
-                self.over.show(TextsScreen(self.over, f"{row.type} of {row.log.run_id}", event_texts(row)))
+                self.screen_host.show(
+                    TextsScreen(self.screen_host, f"{row.type} of {row.log.run_id}", event_texts(row))
+                )
             case _:
                 assert_never(row)
 
     def action_view(self, step: int) -> None:
         """Show the next or previous of Runs, checkpoints and events."""
-        self._chosen[self._view] = self.chosen_index
+        self._chosen_indices[self._view] = self.chosen_index
         self._view = self._views[(self._views.index(self._view) + step) % len(self._views)]
         self.rows = self._rows()
-        self.list_again(self.first_chosen())
+        self.show_rows(self.initial_index())
 
     def on_key(self, key: Key) -> None:
         """Go to the first row of the step with the typed number."""
         if key.character is None or not (key.character.isascii() and key.character.isdecimal()):
-            self._number = ""
+            self._typed_number = ""
             return
         key.stop()
-        self._number = (self._number + key.character)[-9:]
-        index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._number)), None)
+        self._typed_number = (self._typed_number + key.character)[-9:]
+        index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._typed_number)), None)
         if index is not None and self._view != _RUNS:
             self._list.highlighted = index
 
@@ -496,18 +505,18 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     @property
     @override
     def run_id(self) -> str | None:
-        row = self.chosen
+        row = self.chosen_row
         return row.run.id if isinstance(row, PlacedRun) else self._run_id
 
     @property
     @override
     def step(self) -> log_view.StepCheckpoints | None:
-        row = self.chosen
+        row = self.chosen_row
         return row if isinstance(row, log_view.StepCheckpoints) else None
 
     @override
     def on_mark_changed(self) -> None:
-        self.list_again(self.chosen_index)
+        self.show_rows(self.chosen_index)
 
 
 def _step_of(row: JobRow) -> int:

@@ -16,7 +16,7 @@ from perstack.core.definitions.models import parts_of
 from perstack.doors.shared.text import shorten
 from perstack_tui.screens.base import ListScreen, ScreenHost
 from perstack_tui.session import Session
-from perstack_tui.view.models import ModelRow, doubt_about, model_rows
+from perstack_tui.view.models import ModelRow, model_rows, unknown_model_warning
 from perstack_tui.view.styled_text import Line, Span
 
 _MAX_NAME_CHARS = 200  # maximum characters of a typed name
@@ -40,8 +40,8 @@ class ModelScreen(ListScreen[ModelRow]):
     def __init__(self, screen_host: ScreenHost, job_session: Session) -> None:
         super().__init__(screen_host)
         self._session = job_session
-        self._set = ""  # the model that the definition and the options name
-        self._known: Sequence[str] = ()
+        self._configured_name = ""  # name of the model that the definition and the options configure
+        self._known_names: Sequence[str] = ()
         self._input = Input(id="model", max_length=_MAX_NAME_CHARS, select_on_focus=False)
         self._input.cursor_blink = False
 
@@ -50,23 +50,24 @@ class ModelScreen(ListScreen[ModelRow]):
         return [self._list, self._input]
 
     @override
-    def focused_first(self) -> Widget:
+    def initial_focus(self) -> Widget:
         return self._input
 
     @override
     async def read(self) -> Sequence[ModelRow]:
-        experts, key = self.over.host.experts, self._session.expert_key or ""
-        self._set = experts.model(key)
+        experts, key = self.screen_host.host.experts, self._session.expert_key or ""
+        self._configured_name = experts.model(key)
         self.rows = self._rows()
-        self.list_again(self.first_chosen())  # a provider may take long to list its models
-        self._known = await experts.models(key)
+        # show the configured model first: listing a provider's models may take long
+        self.show_rows(self.initial_index())
+        self._known_names = await experts.models(key)
         return self._rows()
 
     def _rows(self) -> Sequence[ModelRow]:
-        return model_rows(self._set, self._known, self._session.model, self._input.value)
+        return model_rows(self._configured_name, self._known_names, self._session.model, self._input.value)
 
     @override
-    def first_chosen(self) -> int:
+    def initial_index(self) -> int:
         return next((index for index, row in enumerate(self.rows) if row.is_in_force), 0)
 
     @override
@@ -76,30 +77,29 @@ class ModelScreen(ListScreen[ModelRow]):
         return (Span(name, "strong" if is_chosen else ""), Span(f"  {note}", "warn" if row.is_unknown else "dim"))
 
     @override
-    def show_head(self) -> None:
-        provider = one_line(parts_of(self._set)[0])
+    def update_head(self) -> None:
+        provider = one_line(parts_of(self._configured_name)[0])
         self.title_line(
             (Span("Model", "strong"), Span(f"  of {provider}, for the next Runs of this tab" if provider else ""))
         )
 
     def action_row(self, step: int) -> None:
-        """Choose the next or previous row."""
         self._list.move(step)
 
     @on(Input.Changed)
     def _on_typed(self) -> None:
         self.rows = self._rows()
         is_typed = bool(self._input.value.strip())
-        self.list_again(0 if is_typed else self.first_chosen())
+        self.show_rows(0 if is_typed else self.initial_index())
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
-        if self.chosen is not None:
-            self.open(self.chosen)
+    def _on_submitted(self) -> None:
+        if self.chosen_row is not None:
+            self.open(self.chosen_row)
 
     @override
     def open(self, row: ModelRow) -> None:
-        self._session.use_model(None if row.is_set else row.name)
-        if doubt := doubt_about(row.name, self._known):
-            self.notify(doubt, severity="warning", markup=False)
+        self._session.use_model(None if row.is_default else row.name)
+        if warning := unknown_model_warning(row.name, self._known_names):
+            self.notify(warning, severity="warning", markup=False)
         self.dismiss()

@@ -14,7 +14,7 @@ from perstack.snapshots.rewind import Rewind
 from perstack.snapshots.tree_diff import FileDiff
 from perstack_tui.view.styled_text import TAB, Line, Span, Style, wrap
 
-# Changes of files as lines: the files, then every line that differs.
+# Changes of files.
 
 _STYLES: dict[file_changes.LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
 _CHANGES: dict[str, Style] = {"added": "add", "removed": "remove", "changed": "warn"}
@@ -22,7 +22,7 @@ _MAX_PATCH_LINES = 100_000  # maximum lines shown of a patch; the command line s
 
 
 def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
-    """Return the files with their line counts, then the lines."""
+    """Return lines with each file and its counts, then the lines of the diff."""
     if not files:
         return []
     result: list[Line] = []
@@ -51,13 +51,13 @@ def plan_lines(plan: Rewind, width: int) -> list[Line]:
     ]
 
 
-def words_lines(text: str, width: int, style: Style = "") -> list[Line]:
+def wrapped_lines(text: str, width: int, style: Style = "") -> list[Line]:
     """Return the text as lines broken between words."""
     return [(Span("  "), Span(line, style)) for line in wrap(text, max(8, width - 4))]
 
 
 def _text_lines(texts: Iterable[str], width: int, style: Style) -> list[Line]:
-    lines = [line for text in texts for line in words_lines(text, width, style)]
+    lines = [line for text in texts for line in wrapped_lines(text, width, style)]
     return [*lines, ()] if lines else []
 
 
@@ -65,7 +65,7 @@ def _break_lines(text: str, width: int) -> list[str]:
     return break_anywhere(text.replace("\t", TAB), width)
 
 
-# why a Run made a checkpoint, by the type of the event
+# Reason of a checkpoint and its style, by the type of the event.
 _STATUS_BY_TYPE: dict[str, tuple[str, Style]] = {
     "finishStep": ("", ""),
     "finishRun": ("completed", "good"),
@@ -92,31 +92,31 @@ _WORD_CELLS = 9
 _LABEL_CELLS = 18
 
 
-def name_of(summary: JobSummary) -> str:
+def job_title(summary: JobSummary) -> str:
     """Return a Job in one line: `{expertKey} - {totalSteps} steps ({jobId}) ({startedAt})`."""
     began = f"{local_time(summary.started_at):%Y-%m-%d %H:%M}"
     return one_line(f"{summary.expert_key} - {count(summary.total_steps, 'step')} ({summary.id}) ({began})")
 
 
-def name_of_place(checkpoint_ref: log_view.CheckpointRef) -> str:
+def checkpoint_title(checkpoint_ref: log_view.CheckpointRef) -> str:
     """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
     return one_line(f"Step {checkpoint_ref.entry.step} ({checkpoint_ref.id})")
 
 
-def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
+def filter_jobs(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
     """Return the Jobs whose line or query contains every typed word."""
     words = typed.lower().split()
     return tuple(
         summary
         for summary in jobs
-        if all(word in f"{name_of(summary)} {one_line(summary.query)}".lower() for word in words)
+        if all(word in f"{job_title(summary)} {one_line(summary.query)}".lower() for word in words)
     )
 
 
 def job_line(summary: JobSummary, is_chosen: bool, width: int) -> Line:
     """Return a Job's line with its query and status."""
     status = "damaged" if summary.damaged else status_of(summary)
-    name = shorten(name_of(summary), max(20, width - cells(status) - 5))
+    name = shorten(job_title(summary), max(20, width - cells(status) - 5))
     query_cells = width - 5 - cells(name) - cells(status)
     text = summary.error or "" if summary.damaged else summary.query
     query = shorten(one_line(text), query_cells) if query_cells > 8 else ""
@@ -151,7 +151,7 @@ def step_line(step: log_view.StepCheckpoints, is_chosen: bool, width: int, *, is
     word, style = _STATUS_BY_TYPE.get(latest.type if asked is None else asked.type, (latest.type, "dim"))
     mark = "● " if is_marked else ""
     label = shorten(run_label(latest.expert, latest.run_id), _LABEL_CELLS)
-    name = shorten(name_of_place(latest), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
+    name = shorten(checkpoint_title(latest), max(20, width - cells(mark) - cells(label) - cells(word) - 4))
     free_cells = width - cells(mark) - cells(name) - cells(label) - cells(word) - 6
     question = log_view.question_at(asked) if asked is not None and free_cells > 8 else ""
     return (
@@ -169,7 +169,7 @@ def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
     label = pad(
         one_line(run_label(log_view.expert_of(entry.log), entry.log.run_id)), _LABEL_CELLS if width >= 70 else 10
     )
-    row = next(iter(log_view.rows_of(entry, _context_of(entry))), None)
+    row = next(iter(log_view.rows_of(entry, _event_context(entry))), None)
     word, text, style = (entry.type, "", "dim") if row is None else (row.word, row.text, _COLOURS.get(row.colour, ""))
     head = f"{time} " if width >= 70 else ""
     step = f" {entry.step:>4} "
@@ -185,8 +185,8 @@ def event_line(entry: log_view.LogEntry, is_chosen: bool, width: int) -> Line:
 
 def event_texts(entry: log_view.LogEntry) -> list[tuple[str, str]]:
     """Return the full texts of an event, as pairs of word and text."""
-    return [(row.word, row.text) for row in log_view.rows_of(entry, _context_of(entry))] or [(entry.type, "")]
+    return [(row.word, row.text) for row in log_view.rows_of(entry, _event_context(entry))] or [(entry.type, "")]
 
 
-def _context_of(entry: log_view.LogEntry) -> EventContext:
+def _event_context(entry: log_view.LogEntry) -> EventContext:
     return EventContext(log_view.calls_of_last_reply(entry) if entry.type == "callTools" else {}, minute, full=True)

@@ -21,52 +21,52 @@ class InputHistory:
     def __init__(self, earlier: Iterable[str] = ()) -> None:
         """Start with earlier texts, the latest last."""
         self._texts = list(earlier)[-_MAX_TEXTS:]
-        self._at = len(self._texts)
+        self._position = len(self._texts)
         self._draft = ""
 
     def add(self, text: str) -> None:
         """Add a sent text and go to the end."""
         if text.strip() and text not in self._texts[-1:]:
             self._texts = [*self._texts, text][-_MAX_TEXTS:]
-        self._at = len(self._texts)
+        self._position = len(self._texts)
 
-    def previous(self, now: str) -> str | None:
-        """Return the previous text; None at the beginning. `now` is the text being typed."""
-        if self._at == len(self._texts):
-            self._draft = now
-        if not self._at:
+    def previous(self, draft: str) -> str | None:
+        """Return the previous text; None at the beginning. `draft` is the text being typed."""
+        if self._position == len(self._texts):
+            self._draft = draft
+        if not self._position:
             return None
-        self._at -= 1
-        return self._texts[self._at]
+        self._position -= 1
+        return self._texts[self._position]
 
     def next_text(self) -> str | None:
-        """Return the next text, and after the last the unfinished one; None at the end."""
-        if self._at == len(self._texts):
+        """Return the next text, after the last one the draft; None at the end."""
+        if self._position == len(self._texts):
             return None
-        self._at += 1
-        return self._draft if self._at == len(self._texts) else self._texts[self._at]
+        self._position += 1
+        return self._draft if self._position == len(self._texts) else self._texts[self._position]
 
 
-def named_at(before: str) -> str | None:
+def partial_file_name(before: str) -> str | None:
     """Return the beginning of a file name after an `@` directly before the cursor; None without one."""
     match = _AT.search(before)
     return None if match is None else match[1]
 
 
 class FileCompletion:
-    """Completion of workspace paths by a part of a name, searched once; names that cannot be shown are left out."""
+    """Completion of workspace paths by a beginning or part of a name. Names with control characters are left out."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
         self._part = ""
-        self._found: list[str] = []  # the paths below the workspace that contain `_part`
+        self._matches: list[str] = []  # the paths below the workspace that contain `_part`
 
     def forget(self) -> None:
-        """Forget the search, since files may have changed when the next name is typed."""
+        """Drop the cached search: files may have changed when the next name is typed."""
         self._part = ""
 
     def complete(self, beginning: str, limit: int = 8) -> list[str]:
-        """Return the paths that begin like this, or that contain this part of a name anywhere."""
+        """Return the paths that begin like this; without any, all paths that contain it."""
         folder, _, name = beginning.rpartition("/")
         if ".." in Path(folder).parts or Path(beginning).is_absolute():
             return []
@@ -74,24 +74,24 @@ class FileCompletion:
             path for path in _list_folder(self._workspace, folder) if path.rpartition("/")[2].startswith(name)
         )
         if not paths and name and not folder:
-            return self._anywhere(name.casefold())[:limit]
+            return self._search_part(name.casefold())[:limit]
         return [path + "/" * _is_folder(self._workspace / path) for path in paths[:limit]]
 
-    def _anywhere(self, part: str) -> list[str]:
+    def _search_part(self, part: str) -> list[str]:
         is_narrower = self._part and part.startswith(self._part)
-        among = self._found if is_narrower else _walk(self._workspace)
-        self._part, self._found = part, sorted(path for path in among if part in path.casefold())
-        return self._found
+        candidates = self._matches if is_narrower else _walk_files(self._workspace)
+        self._part, self._matches = part, sorted(path for path in candidates if part in path.casefold())
+        return self._matches
 
 
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # its folder may not be read
+    except OSError:  # permission denied for its folder
         return False
 
 
-def _is_plain(name: str) -> bool:
+def _is_displayable(name: str) -> bool:
     return plain_text(name) == name and "\n" not in name
 
 
@@ -102,21 +102,22 @@ def _list_folder(workspace: Path, folder: str) -> Iterator[str]:
     except (OSError, ValueError):
         return
     for name in names:
-        if not name.startswith(".") and _is_plain(name):
+        if not name.startswith(".") and _is_displayable(name):
             yield f"{folder}/{name}" if folder else name
 
 
-def _walk(workspace: Path) -> Iterator[str]:
+def _walk_files(workspace: Path) -> Iterator[str]:
+    """Yield at most `_MAX_ENTRIES` paths of files, without hidden ones and folders of dependencies."""
     remaining = _MAX_ENTRIES
     for folder, folders, files in os.walk(workspace):
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and name not in ("node_modules", "__pycache__")
         )
         relative = Path(folder).relative_to(workspace)
-        above = f"{relative.as_posix()}/" if relative.parts else ""
+        prefix = f"{relative.as_posix()}/" if relative.parts else ""
         for name in files:
             remaining -= 1
             if remaining < 0:
                 return
-            if not name.startswith(".") and _is_plain(path := above + name):
+            if not name.startswith(".") and _is_displayable(path := prefix + name):
                 yield path

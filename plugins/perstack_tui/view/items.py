@@ -22,12 +22,14 @@ _MAX_TEXT_LINES = 5_000  # maximum lines of a model's text
 _FOLDED_THOUGHT_LINES = 2
 _FOLDED_CHANGE_LINES = 12  # maximum lines of a folded edit
 _MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
-_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)  # characters that rendering may change
+# finds syntax that rendering would change
+_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)
 
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
 
-_TELLING = (
+# keys shown of JSON results, the most important first
+_TEXT_KEYS = (
     "error",
     "output",
     "stdout",
@@ -35,7 +37,7 @@ _TELLING = (
     "text",
     "message",
     "result",
-)  # keys shown of JSON results, the most important first
+)
 
 
 class MessageItem(TreeItem):
@@ -54,7 +56,7 @@ class MessageItem(TreeItem):
         self.is_markdown = is_markdown and _MARKDOWN.search(text) is not None
         self.text = text[:_MAX_TEXT_CHARS]
         self.mark = mark
-        self.has_gap = False  # True if an empty line separates it from the item before
+        self.has_gap = False  # True if an empty line separates the text from the previous item
         self.style: Style = "dim" if is_thought else style
         self.is_open = not is_thought
 
@@ -85,10 +87,10 @@ class MessageItem(TreeItem):
             return [(Span(line, self.style),) for line in wrap(text, width)]
         from perstack.doors.shared.markdown import render  # imports the libraries that render Markdown
 
-        return [tuple(map(_span, line)) for line in render(text, width)]
+        return [tuple(map(_to_span, line)) for line in render(text, width)]
 
 
-def _span(part: str | StyledText) -> Span:
+def _to_span(part: str | StyledText) -> Span:
     if isinstance(part, str):
         return Span(clean(part))
     style = part.style
@@ -98,15 +100,15 @@ def _span(part: str | StyledText) -> Span:
 class Stream(TreeItem):
     """A streaming text. Lines that further text cannot change are broken only once, so that long texts stay quick."""
 
-    __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
+    __slots__ = ("_final_lines", "_open_text", "_pieces", "_width", "has_gap", "is_thought")
 
     def __init__(self, *, is_thought: bool) -> None:
         super().__init__()
         self.is_thought = is_thought
         self.has_gap = False
         self._pieces: list[str] = []
-        self._done: list[Line] = []  # the final lines
-        self._rest = ""  # the text after the final lines
+        self._final_lines: list[Line] = []  # the final lines
+        self._open_text = ""  # the text after the final lines
         self._width: int = 0
 
     @property
@@ -118,25 +120,24 @@ class Stream(TreeItem):
         return self.text
 
     def append(self, delta: str) -> None:
-        """Append streamed text."""
         text = clean(delta)
         self._pieces.append(text)
-        self._rest += text
+        self._open_text += text
         self.mark_changed()
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
         width = max(1, context.width - 2)
         if width != self._width:
-            self._done.clear()
-            self._rest = self.text
+            self._final_lines.clear()
+            self._open_text = self.text
             self._width = width
-        *complete, partial = self._rest.split("\n")
+        *complete, partial = self._open_text.split("\n")
         for text in complete:
-            self._done += self._styled(wrap_line(text.rstrip(), width))
-        final, self._rest = wrap_stable(partial, width)
-        self._done += self._styled(final)
-        lines: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
+            self._final_lines += self._styled(wrap_line(text.rstrip(), width))
+        final, self._open_text = wrap_stable(partial, width)
+        self._final_lines += self._styled(final)
+        lines: list[Line] = [*self._final_lines, *self._styled(wrap_line(self._open_text, width)), ()]
         return [(), *lines] if self.has_gap else lines
 
     def _styled(self, texts: Iterable[str]) -> Iterator[Line]:
@@ -147,92 +148,92 @@ class Stream(TreeItem):
 class CallItem(TreeItem):
     """A tool call: its arguments, duration and result."""
 
-    __slots__ = ("_is_placed", "_shown", "asks_later", "call", "change")
+    __slots__ = ("_diff_args", "_has_line_numbers", "activity", "asks_later", "diff_lines")
 
     can_fold = True
 
     def __init__(self, call_activity: CallActivity) -> None:
         super().__init__()
-        self.call = call_activity
-        self.asks_later = False  # True if its approval is asked after the other delegates have stopped
-        self._is_placed = call_activity.result is not None  # True if the diff has the file's line numbers
-        self._shown, self.change = _change_by(
-            call_activity
-        )  # names of the arguments that the diff shows, and the diff's lines
+        self.activity = call_activity
+        self.asks_later = False  # True if the approval is asked only after the other delegates have stopped
+        self._has_line_numbers = call_activity.result is not None  # True if the diff has the file's line numbers
+        # names of the arguments that the diff shows, and the diff's lines
+        self._diff_args, self.diff_lines = _diff_of(call_activity)
 
     @property
-    def _waits(self) -> str:
-        if self.call.rule is not None:
+    def _wait_text(self) -> str:
+        if self.activity.rule is not None:
             moment = " when the other delegates have stopped" if self.asks_later else ""
-            return f"needs your approval{moment} ({self.call.rule})"
-        return "has no result: it was interrupted" if self.call.is_interrupted else ""
+            return f"needs your approval{moment} ({self.activity.rule})"
+        return "has no result: it was interrupted" if self.activity.is_interrupted else ""
 
     @override
     def whole_text(self) -> str:
-        part, call_activity = self.call.part, self.call
+        part, activity = self.activity.part, self.activity
         args = "" if part is None else f"{brief(part)}\n{json.dumps(part.args, ensure_ascii=False)}"
-        parts = (call_activity.name, args, self._waits, call_activity.progress, *self.change, call_activity.result)
+        parts = (activity.name, args, self._wait_text, activity.progress, *self.diff_lines, activity.result)
         return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
-        if self.call.result is not None and not self._is_placed:
-            self._is_placed = True
-            self._shown, self.change = _change_by(self.call)
+        if self.activity.result is not None and not self._has_line_numbers:
+            self._has_line_numbers = True
+            self._diff_args, self.diff_lines = _diff_of(self.activity)
         return [self._head(context), *self._lines_below(context)]
 
     def _head(self, context: RenderContext) -> Line:
-        style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
-        mark = "✗" if self.call.is_error else "?" if self._waits else "●" if self.call.result is not None else "○"
-        took = self._took(context.now)
-        free_cells = max(4, context.width - 3 - cells(self.call.name) - len(took) - 1)
-        arguments = shorten(self._words(), free_cells) if free_cells > 4 else ""
-        name = shorten(self.call.name, max(4, context.width - 3 - len(took)))
-        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(took))
-        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(arguments), Span(gap), Span(took, "dim"))
+        activity, is_done = self.activity, self.activity.result is not None
+        style: Style = "bad" if activity.is_error else "ask" if self._wait_text else "call"
+        mark = "✗" if activity.is_error else "?" if self._wait_text else "●" if is_done else "○"
+        time = self._duration_text(context.now)
+        free_cells = max(4, context.width - 3 - cells(activity.name) - len(time) - 1)
+        arguments = shorten(self._argument_text(), free_cells) if free_cells > 4 else ""
+        name = shorten(activity.name, max(4, context.width - 3 - len(time)))
+        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(time))
+        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(arguments), Span(gap), Span(time, "dim"))
 
-    def _words(self) -> str:
-        if self.call.part is None:
+    def _argument_text(self) -> str:
+        if self.activity.part is None:
             return ""
-        args = {name: value for name, value in self.call.part.args.items() if name not in self._shown}
-        return brief(self.call.part.model_copy(update={"args": args}) if self._shown else self.call.part)
+        args = {name: value for name, value in self.activity.part.args.items() if name not in self._diff_args}
+        return brief(self.activity.part.model_copy(update={"args": args}) if self._diff_args else self.activity.part)
 
-    def _took(self, now: int) -> str:
-        if self.call.began is not None:
-            return whole_seconds(now - self.call.began) if now - self.call.began >= 1000 else ""
-        return duration(self.call.took_ms) if self.call.took_ms else ""
+    def _duration_text(self, now: int) -> str:
+        if self.activity.began is not None:
+            return whole_seconds(now - self.activity.began) if now - self.activity.began >= 1000 else ""
+        return duration(self.activity.took_ms) if self.activity.took_ms else ""
 
     def _lines_below(self, context: RenderContext) -> Iterator[Line]:
         width = context.width - 4
-        if self._waits:
-            yield _indented_line(one_line_of(self._waits, width, "ask"))
-        if self.call.began is not None and self.call.progress:
-            yield _indented_line(one_line_of(self.call.progress, width, "dim"))
-        if not self.call.is_error and not self._waits:
-            yield from self._change(width)
+        if self._wait_text:
+            yield _indented_line(one_line_of(self._wait_text, width, "ask"))
+        if self.activity.began is not None and self.activity.progress:
+            yield _indented_line(one_line_of(self.activity.progress, width, "dim"))
+        if not self.activity.is_error and not self._wait_text:
+            yield from self._shown_diff(width)
         if self.is_open:
             yield from self._all_arguments(width)
-        elif self.call.result is not None and (
-            self.call.is_error or not (self.change or self.call.kind in ("todo", "clearTodo"))
+        elif self.activity.result is not None and (
+            self.activity.is_error or not (self.diff_lines or self.activity.kind in ("todo", "clearTodo"))
         ):
-            first = summary_line(self.call.result)
+            first = summary_line(self.activity.result)
             if first:
-                yield _indented_line(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
+                yield _indented_line(one_line_of(first, width, "bad" if self.activity.is_error else "dim"))
 
-    def _change(self, width: int) -> Iterator[Line]:
+    def _shown_diff(self, width: int) -> Iterator[Line]:
         max_lines = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
-        for text in self.change[:max_lines]:
-            yield (Span("    "), *difference(text, width))
-        if len(self.change) > max_lines:
-            yield (Span("    "), Span(f"… {count(len(self.change) - max_lines, 'more line')}", "dim"))
+        for text in self.diff_lines[:max_lines]:
+            yield (Span("    "), *diff_line(text, width))
+        if len(self.diff_lines) > max_lines:
+            yield (Span("    "), Span(f"… {count(len(self.diff_lines) - max_lines, 'more line')}", "dim"))
 
     def _all_arguments(self, width: int) -> Iterator[Line]:
-        for name, value in () if self.call.part is None else self.call.part.args.items():
-            if name not in self._shown:
+        for name, value in () if self.activity.part is None else self.activity.part.args.items():
+            if name not in self._diff_args:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                yield from _block(f"{name}: {text}", width, "dim")
-        if self.call.result is not None:
-            yield from _block(self.call.result, width, "bad" if self.call.is_error else "")
+                yield from _text_block(f"{name}: {text}", width, "dim")
+        if self.activity.result is not None:
+            yield from _text_block(self.activity.result, width, "bad" if self.activity.is_error else "")
 
 
 class NoteItem(TreeItem):
@@ -263,7 +264,7 @@ class NoteItem(TreeItem):
 
 
 class ActivityItem(TreeItem):
-    """The activity of a Run while it has no visible item."""
+    """The activity of a Run that has no other item to show it."""
 
     __slots__ = ("since", "words")
 
@@ -275,8 +276,8 @@ class ActivityItem(TreeItem):
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
-        took = context.now - self.since
-        text = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
+        duration_ms = context.now - self.since
+        text = f"{self.words}  {whole_seconds(duration_ms)}" if duration_ms >= 1000 else self.words
         return [(Span("· ", "dim"), *one_line_of(text, context.width - 2, "dim"))]
 
 
@@ -289,7 +290,7 @@ class RunBranch(TreeBranch):
     __slots__ = ("run",)
 
     def __init__(self, activity: RunActivity | None = None) -> None:
-        """Start without items; `activity` is a delegate's."""
+        """Start without items; `activity` is that of a delegate, None for the root."""
         super().__init__()
         self.run = activity
 
@@ -304,10 +305,10 @@ class RunBranch(TreeBranch):
             return []
         sign = "▾" if self.is_open else "▸"
         end = context.now if activity.ended is None else activity.ended
-        took = (
+        time = (
             "" if activity.started is None or end - activity.started < 1000 else whole_seconds(end - activity.started)
         )
-        details = ", ".join(part for part in (count(activity.steps, "step") if activity.steps else "", took) if part)
+        details = ", ".join(part for part in (count(activity.steps, "step") if activity.steps else "", time) if part)
         query = shorten(activity.query, max(4, context.width - 6 - cells(activity.label) - len(details)))
         style = _STYLE_BY_STATE.get(activity.state, "call")
         mark = f"{_MARKS[style]} " if style in _MARKS else ""
@@ -325,13 +326,14 @@ class RunBranch(TreeBranch):
         ]
 
 
-def _change_by(call_activity: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _diff_of(call_activity: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the arguments that a diff shows, and the diff's lines; both empty without a diff."""
     part = call_activity.part
     if part is None:
         return (), ()
     change = edit_from_args(part.tool_name, part.args, call_activity.result)
     if change.lines:
-        return change.arguments, change.lines[2:]  # the head line already shows the path
+        return change.arguments, change.lines[2:]  # without the two lines of paths: the head line shows the path
     text = part.args.get("text")
     if part.tool_name != "writeTextFile" or not isinstance(text, str):
         return (), ()
@@ -347,18 +349,18 @@ def summary_line(result: str) -> str:
         except (ValueError, RecursionError):
             parsed = None
         if isinstance(parsed, dict):
-            text = next((field for name in _TELLING if isinstance(field := parsed.get(name), str)), None) or " ".join(
+            text = next((field for name in _TEXT_KEYS if isinstance(field := parsed.get(name), str)), None) or " ".join(
                 value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in parsed.values()
             )
     return next((line for line in text.split("\n") if line.strip()), "")
 
 
-def difference(text: str, width: int) -> Line:
+def diff_line(text: str, width: int) -> Line:
     style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
-    return (Span(_shorten_keeping(text, width), style),)
+    return (Span(_shorten_if_needed(text, width), style),)
 
 
-def _shorten_keeping(text: str, width: int) -> str:
+def _shorten_if_needed(text: str, width: int) -> str:
     line = clean(text).replace("\n", " ")
     return line if cells(line) <= width else shorten(line, width)
 
@@ -367,7 +369,7 @@ def _indented_line(line: Line) -> Line:
     return (Span("  └ ", "rule"), *line)
 
 
-def _block(text: str, width: int, style: Style) -> Iterator[Line]:
+def _text_block(text: str, width: int, style: Style) -> Iterator[Line]:
     texts = wrap(text[:_MAX_TEXT_CHARS].strip("\n"), width)
     for line in texts[:MAX_RESULT_LINES]:
         yield (Span("    "), Span(line, style))

@@ -26,7 +26,7 @@ _MAX_EXPERT_CELLS = 28
 
 
 def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
-    """Return the Experts with all typed words in key or description; those whose key begins so come first."""
+    """Return the Experts with all typed words in key or description; a key that begins so comes first."""
     words = typed.casefold().split()
     matches = [
         item for item in experts.values() if all(word in f"{item.key} {item.description}".casefold() for word in words)
@@ -37,10 +37,10 @@ def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
 
 def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> list[Line]:
     """Return a line for each Expert: its key and description."""
-    shown = list(experts)
-    column = min(_MAX_EXPERT_CELLS, max((cells(expert.key) for expert in shown), default=0))
+    listed = list(experts)
+    column = min(_MAX_EXPERT_CELLS, max((cells(expert.key) for expert in listed), default=0))
     lines: list[Line] = []
-    for expert in shown:
+    for expert in listed:
         is_chosen = expert.key == chosen
         description = shorten(one_line(expert.description), max(8, width - column - 6))
         key = pad(one_line(expert.key), column)
@@ -58,14 +58,14 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
 # The hint about what can be typed now.
 
 
-def hint_of(job_session: Session, *, stops: str = "Esc") -> str:
-    """Return the hint for the Job's state; `stops` is the key that interrupts."""
+def hint_of(job_session: Session, *, stop_key: str = "Esc") -> str:
+    """Return the hint for the Job's state; `stop_key` is the name of the key that interrupts."""
     asking, checkpoint_id = job_session.open_question, job_session.resume_from
     if job_session.is_unread:
         return "the Job could not be read; Enter tries again"
     if checkpoint_id is not None:
-        what_follows = "a new query" if job_session.again is None else "another answer"
-        return one_line(f"{what_follows}, in a branch from {checkpoint_id}; {stops} leaves the branch")
+        next_text = "a new query" if job_session.question_again is None else "another answer"
+        return one_line(f"{next_text}, in a branch from {checkpoint_id}; {stop_key} leaves the branch")
     if asking is not None and asking.call_digest:
         return "y, a or n decides"
     step = job_session.resumption
@@ -74,12 +74,12 @@ def hint_of(job_session: Session, *, stops: str = "Esc") -> str:
     key = job_session.expert_key
     drives = job_session.drives and job_session.state == "queued"
     action = (
-        f"{stops} stops watching" if job_session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+        f"{stop_key} stops watching" if job_session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
     )
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
-        "running": "tell it something" if job_session.may_be_told else "",
-        "reading": f"{stops} stops watching",
+        "running": "tell it something" if job_session.accepts_texts else "",
+        "reading": f"{stop_key} stops watching",
         "watching": f"another process drives it; {action}",
         "queued": f"waits for a worker; {action}",
         "asking": "your answer",
@@ -91,11 +91,11 @@ def hint_of(job_session: Session, *, stops: str = "Esc") -> str:
 # Lines of the Inbox.
 
 _NAME_CELLS = 18
-_MIN_ID_CELLS = 100  # minimum width in cells for the Job's id, which tells apart Jobs that ask the same
+_MIN_ID_CELLS = 100  # minimum width in cells for showing the Job's id, which distinguishes equal questions
 
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
-    """Return a line with who asks, the question, and its age."""
+    """Return a line with the asking Expert, the question and its age."""
     age, name_cells = age_text(item.since, now), min(_NAME_CELLS, width // 4)
     owner_id = shorten(item.job_id or item.task_id or "", _NAME_CELLS) if width >= _MIN_ID_CELLS else ""
     end = f"{pad(owner_id, _NAME_CELLS)}  {age}" if owner_id else age
@@ -104,12 +104,12 @@ def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
         Span("✗ " if item.damaged else "? ", "bad" if item.damaged else "ask"),
         Span(pad(one_line(item.who), name_cells), "expert"),
         Span("  "),
-        Span(pad(shorten(_request_of(item), free_cells), free_cells), "" if is_chosen else "dim"),
+        Span(pad(shorten(_question_summary(item), free_cells), free_cells), "" if is_chosen else "dim"),
         Span(f"  {end}", "dim"),
     )
 
 
-def _request_of(item: InboxItem) -> str:
+def _question_summary(item: InboxItem) -> str:
     """Return the question; for an approval only the call, since the line already says who asks."""
     asking = item.question
     if asking is None or not asking.call_digest:
@@ -124,28 +124,28 @@ _MAX_PROBLEM_LINES = 8
 
 
 def problem_lines(problem: Note | None, change: PendingChange | None, folder: Path, width: int) -> list[Line]:
-    """Return the problem, located relative to the folder, or the held change and how to accept it."""
+    """Return the problem, with paths relative to the folder, or the held change and how to accept it."""
     if change is not None:
         lines = change_lines(change, folder, width)
         if lines is None:
-            lines = _shortened(change.note.text_for(tui_phrase), folder, width)
+            lines = _shorten_problem(change.note.text_for(tui_phrase), folder, width)
         else:
             lines += wrap("F9 uses it; until then the previous definition is used.", width)
     elif problem is not None:
-        lines = _shortened(problem.text_for(tui_phrase), folder, width)
+        lines = _shorten_problem(problem.text_for(tui_phrase), folder, width)
     else:
         return []
     return [(Span(line, "" if index else "warn"),) for index, line in enumerate(lines)]
 
 
 def change_lines(change: PendingChange, folder: Path, width: int) -> list[str] | None:
-    """Return lines with everything that the held change would do; None if it does not fit, so that nobody can agree."""
+    """Return lines with all effects of the held change; None if they do not fit: then it cannot be agreed to here."""
     texts = change.question.removeprefix("perstack: ").splitlines()[:-1]
     lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
     return lines if len(lines) < _MAX_PROBLEM_LINES else None
 
 
-def _shortened(text: str, folder: Path, width: int) -> list[str]:
+def _shorten_problem(text: str, folder: Path, width: int) -> list[str]:
     lines = [line for part in text.splitlines() for line in wrap(part.replace(f"{folder}/", ""), width)]
     if len(lines) > _MAX_PROBLEM_LINES:
         return [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` shows all problems"]
@@ -175,9 +175,9 @@ class Tab(NamedTuple):
 
 
 def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> Line:
-    """Return the numbered tabs that fit around the chosen one, which a click shows, and the workspace."""
+    """Return the numbered tabs that fit around the chosen one, and the workspace. A click on a tab shows it."""
     name_cells = max(6, min(_MAX_TAB_CELLS, (width - 12) // max(1, len(tabs)) - 6))
-    spans = [_spans(number, tab, name_cells, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
+    spans = [_tab_spans(number, tab, name_cells, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
     first, last = _visible_tabs([cells_of(line) for line in spans], chosen, width - cells(_TITLE) - 2)
     result: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
     for spans_of_tab in spans[first:last]:
@@ -188,7 +188,7 @@ def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> L
     return (*result, Span(mark + " " * max(0, free_cells - cells(mark) - cells(name))), Span(name, "dim"))
 
 
-def _spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
+def _tab_spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
     mark, style = MARKS[tab.state]
     action = f"app.tab({number + 1})"
     return (
@@ -198,13 +198,13 @@ def _spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
     )
 
 
-def _visible_tabs(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
+def _visible_tabs(sizes: Sequence[int], chosen: int, free_cells: int) -> tuple[int, int]:
     """Return the range of tabs that fits, including the chosen one; its end is exclusive."""
     first = 0
-    while first < chosen and sum(sizes[first : chosen + 1]) > room:
+    while first < chosen and sum(sizes[first : chosen + 1]) > free_cells:
         first += 1
     last = chosen + 1
-    while last < len(sizes) and sum(sizes[first : last + 1]) <= room:
+    while last < len(sizes) and sum(sizes[first : last + 1]) <= free_cells:
         last += 1
     return first, last
 
@@ -226,15 +226,15 @@ STATES: dict[str, str] = {
 }
 
 
-def standing_line(
-    state: JobActivity, stands: str, now: int, width: int, began: int | None = None, model: str = ""
+def status_line(
+    state: JobActivity, shown_state: str, now: int, width: int, began: int | None = None, model: str = ""
 ) -> Line:
     """Return the state, one of `STATES`, and the model, then todos, steps, tokens, cost, context and time if they fit.
 
     `model` is the model of the next Run, if known.
     """
     lane = next(iter(state.lanes.values()), None) or state.latest
-    parts: list[str] = [_models("" if lane is None else lane.model, model)]
+    parts: list[str] = [_model_text("" if lane is None else lane.model, model)]
     if lane is not None and lane.todos:
         parts.append(todos_words(lane))
     if state.skills:
@@ -248,8 +248,8 @@ def standing_line(
         parts.append(context_words(lane))
     if began is not None:
         parts.append(whole_seconds(now - began))
-    mark, style = MARKS[stands]
-    text = f"{mark} {STATES[stands]}".lstrip()
+    mark, style = MARKS[shown_state]
+    text = f"{mark} {STATES[shown_state]}".lstrip()
     spans: list[Span] = [Span(f"{text}", style)]
     free_cells = width - cells(text)
     for index, part in enumerate(filter(None, parts)):
@@ -261,7 +261,7 @@ def standing_line(
     return tuple(spans)
 
 
-def _models(used: str, following: str) -> str:
+def _model_text(current: str, next_model: str) -> str:
     """Return the current model, without its provider, and the next one if it differs."""
-    names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((used, following)) if name]
+    names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((current, next_model)) if name]
     return " → ".join(shorten(name, _MAX_MODEL_CELLS) for name in names)

@@ -16,34 +16,36 @@ class ModelRow(NamedTuple):
 
     name: str
     note: str = ""
-    is_set: bool = False  # True for the model that is configured by the definition and the options
+    is_default: bool = False  # True for the model that is configured by the definition and the options
     is_in_force: bool = False
     is_unknown: bool = False  # True for a typed name that is in no list
 
 
-def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str) -> list[ModelRow]:
+def model_rows(configured: str, known: Sequence[str], chosen: str | None, typed: str) -> list[ModelRow]:
     """Return the models that may be chosen: the configured one, and the known ones, filtered by the typed text.
 
     A typed name that is in no list comes first, unless others begin with it.
     """
-    set_name, typed = parts_of(named)[1], typed.strip()
-    default = ModelRow(set_name, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
-    others = [name for name in known if name != set_name]
+    configured_name, typed = parts_of(configured)[1], typed.strip()
+    default = ModelRow(
+        configured_name, _join_notes("as set", chosen is None), is_default=True, is_in_force=chosen is None
+    )
+    others = [name for name in known if name != configured_name]
     if chosen is not None and chosen not in others:
         others.insert(0, chosen)
     rows = [default, *(ModelRow(name, _join_notes("", name == chosen), is_in_force=name == chosen) for name in others)]
     if not typed:
-        return rows if set_name else rows[1:]
+        return rows if configured_name else rows[1:]
     words = typed.casefold().split()
     matches = [row for row in rows if row.name and all(word in row.name.casefold() for word in words)]
     if any(row.name == typed for row in matches):
         return sorted(matches, key=lambda row: row.name != typed)
-    new = ModelRow(typed, doubt_about(typed, known) or "as typed", is_unknown=True)
+    new = ModelRow(typed, unknown_model_warning(typed, known) or "as typed", is_unknown=True)
     similar = [row for row in rows if row.name == _nearest_model(typed, known) and row not in matches]
     return [*matches, new] if matches else [new, *similar]
 
 
-def doubt_about(name: str, known: Sequence[str]) -> str:
+def unknown_model_warning(name: str, known: Sequence[str]) -> str:
     """Return the warning about an unknown name, which may be a newer model's; empty if there is no reason for one.
 
     The first of `known` is the configured model. If it is the only one, the provider lists no models.

@@ -14,7 +14,7 @@ from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
 from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.text import break_anywhere, cells
-from perstack_tui.view.items import difference
+from perstack_tui.view.items import diff_line
 from perstack_tui.view.styled_text import Line, Span, clean, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
@@ -27,7 +27,7 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 CHOSEN = "❯ "  # mark before the call that the next key settles
 
 
-def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
+def question_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
     """Return the whole question as lines; for a call that waits for approval, its page."""
     if not question.call_digest:
         first, *more_lines = wrap(question_text(question), width)
@@ -41,11 +41,11 @@ def _lines_of_row(row: Row, width: int) -> list[Line]:
         case "head":
             return [(Span(line, "ask"),) for line in wrap(row.text, width)]
         case "argument":
-            return _argument(row.label, marked(row.text), width)
+            return _argument_lines(row.label, marked(row.text), width)
         case "note":
             return [(Span("  "), Span(line, "warn")) for line in wrap(row.text, width - 2)]
         case "diff":
-            return [(Span("  "), *_difference_line(line)) for line in _in_pieces(row.text, width - 2)]
+            return [(Span("  "), *_whole_diff_line(line)) for line in _break_diff_line(row.text, width - 2)]
         case "covers":
             return []  # the hint below shows these, next to their keys
         case "spent":
@@ -54,35 +54,35 @@ def _lines_of_row(row: Row, width: int) -> list[Line]:
             first, *more = break_anywhere(clean(row.text), max(8, width - 8))
             return [
                 (Span("  runs: ", "dim"), Span(first, "strong")),
-                *((Span(" " * 8), Span(x, "strong")) for x in more),
+                *((Span(" " * 8), Span(piece, "strong")) for piece in more),
             ]
         case _:
             assert_never(row.kind)
 
 
-def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool = True) -> str:
-    """Return the hint how to answer. With `covers` it also says which calls each further answer covers.
+def question_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool = True) -> str:
+    """Return the hint how to answer, with `covers` also the calls that each further answer covers.
 
     `is_whole` is True once all of a call has been visible; before that only a no is accepted.
     """
-    allowed = accepted_answers(question)
+    accepted = accepted_answers(question)
     if question.call_digest and not is_whole:
         return "End, or Down to the last line, before a yes · n no, and why"
     if question.call_digest:
-        of_job = covered_calls(question)[: 1 + len(question.offers)]
-        texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(of_job)]
-        numbers = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
+        job_answers = covered_calls(question)[: 1 + len(question.offers)]
+        texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(job_answers)]
+        numbers = [f"{len(job_answers) - 1 + number} as {number}" for number in range(1, len(job_answers))]
         project = [f"in this project: {', '.join(numbers)}"] if numbers else []
         return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "e edit", "n no, and why"))
-    if allowed.is_list:
-        return "type numbers or options, with commas between" + (", or other words" if allowed.allows_other else "")
-    if allowed.options:
-        return "type a number or an option" if not allowed.allows_other else "type a number, an option, or other words"
-    return describe_accepted(allowed)
+    if accepted.is_list:
+        return "type numbers or options, with commas between" + (", or other words" if accepted.allows_other else "")
+    if accepted.options:
+        return "type a number or an option" if not accepted.allows_other else "type a number, an option, or other words"
+    return describe_accepted(accepted)
 
 
-def decision(question: OpenQuestion, key: str) -> str | None:
-    """Return the answer that a key gives to a call: a yes, or one for more than this call; None for other keys."""
+def answer_of_key(question: OpenQuestion, key: str) -> str | None:
+    """Return the answer of a key to a call: yes, or a yes for more calls than this one; None for other keys."""
     if key in ("y", "Y"):
         return accepted_answers(question).options[0]
     if key in ("a", "A"):
@@ -94,7 +94,7 @@ def decision(question: OpenQuestion, key: str) -> str | None:
 
 
 def unsettled_lines(
-    calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
+    calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen_index: int, width: int
 ) -> list[Line]:
     """Return the calls without a result and the settlement chosen for each."""
     lines: list[Line] = [
@@ -102,7 +102,7 @@ def unsettled_lines(
     ]
     meanings = dict(SETTLEMENTS.values())
     for number, unsettled_call in enumerate(calls):
-        mark = CHOSEN if number == chosen else "  "
+        mark = CHOSEN if number == chosen_index else "  "
         kind = settled.get(unsettled_call.key)
         lines.append(
             (
@@ -125,18 +125,18 @@ REFUSING_HINT = "why not? Enter sends the no, with a reason if you type one; Esc
 UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
 
 
-def _argument(name: str, value: str, width: int) -> list[Line]:
+def _argument_lines(name: str, value: str, width: int) -> list[Line]:
     label = f"  {clean(name)}: "
     first, *more_lines = wrap(value, max(8, width - len(label)))
     return [(Span(label, "dim"), Span(first)), *((Span(" " * len(label)), Span(line)) for line in more_lines)]
 
 
-def _in_pieces(text: str, width: int) -> list[str]:
-    """Return a diff's line in pieces without losing text that the user approves; continued pieces keep its sign."""
+def _break_diff_line(text: str, width: int) -> list[str]:
+    """Break a line of a diff without dropping text, since the user approves it; continued pieces repeat its sign."""
     line = clean(text).replace("\n", " ")
     first, *pieces = break_anywhere(line, width)
     return [first, *(f"{line[:1]}  {part}" for piece in pieces for part in break_anywhere(piece, width - 3))]
 
 
-def _difference_line(line: str) -> Line:
-    return difference(line, cells(line))
+def _whole_diff_line(line: str) -> Line:
+    return diff_line(line, cells(line))

@@ -35,7 +35,6 @@ def one_line_of(text: str, width: int, style: Style = "") -> Line:
 
 
 def text_of(line: Line) -> str:
-    """Return the line without its styles."""
     return "".join(span.text for span in line)
 
 
@@ -62,12 +61,12 @@ def wrap_line(line: str, width: int) -> list[str]:
 
 
 def wrap_stable(line: str, width: int) -> tuple[list[str], str]:
-    """Return the lines of a growing clean line that further text does not change, and the rest."""
+    """Break a clean line that is still growing. Return the lines that more text cannot change, and the rest."""
     remainder = line.lstrip(" ")
     indent = _indent_of(line, width)
-    room = width - len(indent)
+    free_cells = width - len(indent)
     lines: list[str] = []
-    while len(piece := _cut_to_width(remainder, room)) < len(remainder):
+    while len(piece := _cut_to_width(remainder, free_cells)) < len(remainder):
         following = remainder[len(piece) :].lstrip(" ")
         if not following:
             break
@@ -87,10 +86,10 @@ def _cut_to_width(text: str, width: int) -> str:
             return text
         end = width
     else:
-        end = used = 0
+        end = used_cells = 0
         for char in text:
-            used += cells(char)
-            if used > width:
+            used_cells += cells(char)
+            if used_cells > width:
                 break
             end += 1
         end = max(1, end)

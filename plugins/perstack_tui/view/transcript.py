@@ -19,11 +19,11 @@ from perstack_tui.view.tree import TreeItem
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
-_DRAWN: frozenset[RowItem | None] = frozenset(  # rows that are not shown, because their item is drawn
+_ROWS_WITH_ITEM: frozenset[RowItem | None] = frozenset(  # rows that need no note, since an item shows their content
     ("query", "model", "thought", "text", "call", "delegate", "approval", "place", "end")
 )
 
-_MAX_RENDERED = 1_000  # maximum texts of models whose Markdown is rendered, which takes about a millisecond each
+_MAX_RENDERED_TEXTS = 1_000  # maximum texts of models whose Markdown is rendered, which takes about a millisecond each
 
 
 class Transcript:
@@ -34,13 +34,13 @@ class Transcript:
         self.root = RunBranch()  # the Coordinator's Runs in order, with Runs of delegates below their calls
         self._branches: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], CallItem] = {}  # calls without a result, by Run and id
-        self._ended_at = ""  # the event that completed the Coordinator's latest Run
-        self._rendered = 0  # number of models' texts so far
+        self._completion_id = ""  # id of the event that completed the Coordinator's latest Run
+        self._text_count = 0  # number of models' texts so far
 
     # --- display --------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Invalidate the running items, whose durations change with time. Return whether anything is running."""
+        """Invalidate the running items, whose durations change. Return True if a Run is running."""
         for run_id in self.live.lanes:
             branch = self._branch(run_id)
             branch.mark_changed()
@@ -55,7 +55,7 @@ class Transcript:
         if expert is not None and not self.root.items:
             self.root.add(MessageItem(expert.description or "It is ready.", mark=expert.key, style="dim"))
 
-    def remark(self, word: str, text: str, style: Style = "warn") -> None:
+    def add_message(self, word: str, text: str, style: Style = "warn") -> None:
         """Add a message of this program at the end."""
         self.root.add(NoteItem(word, text, style))
 
@@ -64,7 +64,7 @@ class Transcript:
         was_at_work = bool(self.live.lanes)
         self.live.stop()
         for branch in {self.root, *self._branches.values()}:
-            _drop(branch, Stream | ActivityItem)
+            _drop_last_items(branch, Stream | ActivityItem)
             branch.mark_changed()
         self._update_calls()
         return was_at_work
@@ -74,18 +74,18 @@ class Transcript:
     def apply(self, event: events.Event) -> list[LogLine]:  # noqa: C901 - one case for each kind of event with an item
         """Apply an event and return its log rows."""
         lines = self.live.apply(event)
-        rows = [line for line in lines if line.row.item not in _DRAWN]
+        rows = [line for line in lines if line.row.item not in _ROWS_WITH_ITEM]
         if isinstance(event, RunEvent):
             self._end_stream(event)
         match event:
             case display_events.SkillDisconnected() if event.reason:
-                self.remark("skill", f"{event.skill_name} has ended: {event.reason}")
+                self.add_message("skill", f"{event.skill_name} has ended: {event.reason}")
             case display_events.StreamText() | display_events.StreamReasoning():
-                self._stream(event)
+                self._apply_stream(event)
             case events.StartRun():
-                rows = self._start(event, rows)
+                rows = self._apply_start(event, rows)
             case events.FinishGeneration():
-                self._reply(event)
+                self._apply_reply(event)
                 rows = [line for line in rows if line.row.item != "result"]
             case events.CallTools():
                 self._on_call_tools(event)
@@ -93,15 +93,15 @@ class Transcript:
                 for delegation in event.delegates:
                     self._add_branch(event.run_id, delegation.run_id)
             case events.FinishToolCall():
-                rows = self._result(event, rows)
+                rows = self._apply_result(event, rows)
             case events.FinishRun():
-                self._finish(event)
+                self._apply_finish(event)
             case _:
                 pass
         for line in rows:
             self._add(event.run_id, NoteItem(line.row.word, line.row.text, _STYLES.get(line.row.colour, "dim")))
         is_streamed = isinstance(event, display_events.StreamText | display_events.StreamReasoning)
-        self._update_calls("" if is_streamed else event.run_id)  # streamed text changes no call
+        self._update_calls("" if is_streamed else event.run_id)  # a streamed text changes no call
         if event.run_id:
             self._show_activity(event.run_id)
         return lines
@@ -110,9 +110,9 @@ class Transcript:
         return self._branches.get(run_id, self.root)
 
     def _update_calls(self, run_id: str | None = None) -> None:
-        """Show the state of a Run's open calls, of all without `run_id`, and whether approvals are asked later."""
+        """Update the open calls of a Run, of all Runs without `run_id`, and those whose approval is now asked later."""
         for (owner_run_id, _), item in self._calls.items():
-            asks_later = item.call.rule is not None and self.live.is_asked_later(owner_run_id)
+            asks_later = item.activity.rule is not None and self.live.is_asked_later(owner_run_id)
             if run_id in (owner_run_id, None) or asks_later is not item.asks_later:
                 item.asks_later = asks_later
                 item.mark_changed()
@@ -120,7 +120,7 @@ class Transcript:
     def _add(self, run_id: str, node: TreeItem) -> None:
         """Add an item at the end of a Run, replacing its activity."""
         branch = self._branch(run_id)
-        _drop(branch, ActivityItem)
+        _drop_last_items(branch, ActivityItem)
         if isinstance(node, MessageItem | Stream):
             node.has_gap = bool(branch.items) and not isinstance(branch.items[-1], MessageItem)
         branch.add(node)
@@ -139,7 +139,7 @@ class Transcript:
         ):  # the delegate's own branch shows what is waited for
             branch.add(ActivityItem(activity, run_activity.since))
 
-    def _stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
+    def _apply_stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
         is_thought = isinstance(event, display_events.StreamReasoning)
         branch = self._branch(event.run_id)
         last = branch.items[-1] if branch.items else None
@@ -149,33 +149,33 @@ class Transcript:
         last.append(event.delta)
 
     def _end_stream(self, event: RunEvent) -> None:
-        """Remove the streamed text of a reply that is now complete, or never will be."""
+        """Remove the streamed text once its reply is complete or was given up."""
         branch, activity = self._branch(event.run_id), self.live.run(event.run_id)
         if activity is None or activity.text:
             return
-        _drop(branch, ActivityItem)
+        _drop_last_items(branch, ActivityItem)
         last = branch.items[-1] if branch.items else None
         if isinstance(event, events.StopRunByInterrupt) and isinstance(last, Stream) and not last.is_thought:
             branch.drop_last()
-            if last.text.strip():  # the log does not have the interrupted text, so keep what arrived
+            if last.text.strip():  # no event will have the interrupted text, so keep it as a message
                 self._add(event.run_id, MessageItem(f"{last.text.rstrip()} …", style="dim"))
-        _drop(branch, Stream)
+        _drop_last_items(branch, Stream)
 
-    def _start(self, event: events.StartRun, rows: list[LogLine]) -> list[LogLine]:
+    def _apply_start(self, event: events.StartRun, rows: list[LogLine]) -> list[LogLine]:
         if event.delegated_by is not None:
             self._add_branch(event.delegated_by.run_id, event.run_id)
         else:
             self._add(event.run_id, MessageItem(event.query, mark="❯", style="strong"))
         origin = event.continued_from
-        goes_on = origin is not None and origin.checkpoint_id == self._ended_at and not origin.answers
-        return [line for line in rows if not (goes_on and line.row.word == "continues")]
+        continues_last = origin is not None and origin.checkpoint_id == self._completion_id and not origin.answers
+        return [line for line in rows if not (continues_last and line.row.word == "continues")]
 
     def _add_branch(self, parent_id: str, run_id: str) -> None:
         if run_id not in self._branches:
             branch = self._branches[run_id] = RunBranch(self.live.run(run_id))
             self._add(parent_id, branch)
 
-    def _reply(self, event: events.FinishGeneration) -> None:
+    def _apply_reply(self, event: events.FinishGeneration) -> None:
         for part in event.message.contents:
             if isinstance(part, ThinkingPart) and part.thinking.strip():
                 self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
@@ -189,8 +189,8 @@ class Transcript:
 
     def _add_text(self, run_id: str, text: str) -> None:
         """Add a text of the model, with its Markdown rendered unless there are already too many texts."""
-        self._rendered += 1
-        self._add(run_id, MessageItem(text, is_markdown=self._rendered <= _MAX_RENDERED))
+        self._text_count += 1
+        self._add(run_id, MessageItem(text, is_markdown=self._text_count <= _MAX_RENDERED_TEXTS))
 
     def _on_call_tools(self, event: events.CallTools) -> None:
         activity = self.live.run(event.run_id)
@@ -200,7 +200,7 @@ class Transcript:
                 item = self._calls[event.run_id, decided_call.id] = CallItem(call_activity)
                 self._add(event.run_id, item)
 
-    def _result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
+    def _apply_result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
         item = self._calls.pop((event.run_id, event.tool_call_id), None)
         if item is not None:
             item.mark_changed()
@@ -212,15 +212,15 @@ class Transcript:
         branch.mark_changed()
         return []
 
-    def _finish(self, event: events.FinishRun) -> None:
+    def _apply_finish(self, event: events.FinishRun) -> None:
         activity = self.live.run(event.run_id)
         if event.text.strip() and (activity is None or event.text != activity.last_text):
             self._add_text(event.run_id, event.text)
         if event.run_id not in self._branches:
-            self._ended_at = event.id
+            self._completion_id = event.id
 
 
-def _drop(branch: RunBranch, kinds: type[TreeItem] | UnionType) -> None:
+def _drop_last_items(branch: RunBranch, kinds: type[TreeItem] | UnionType) -> None:
     """Remove the items of these kinds at the end of a branch."""
     while branch.items and isinstance(branch.items[-1], kinds):
         branch.drop_last()

@@ -1,6 +1,6 @@
 """The tree of displayed items.
 
-A branch keeps the first line of each, so that a screen needs no rendering of a whole Job.
+Each branch caches the first line of each item, so that a screen renders only its visible items.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class PlacedLine(NamedTuple):
 class TreeItem:
     """An item with lines."""
 
-    __slots__ = ("_made", "_made_for", "at", "is_open", "parent")
+    __slots__ = ("_cached_lines", "_cached_width", "index", "is_open", "parent")
 
     can_fold = False
 
     def __init__(self) -> None:
         """Start folded, and without a parent."""
         self.parent: TreeBranch | None = None
-        self.at = 0  # index of the item in its parent
+        self.index = 0  # index of the item in its parent
         self.is_open = False
-        self._made: list[Line] = []
-        self._made_for: int | None = None
+        self._cached_lines: list[Line] = []
+        self._cached_width: int | None = None
 
     def render(self, context: RenderContext) -> list[Line]:
         raise NotImplementedError
 
     def lines(self, context: RenderContext) -> list[Line]:
         """Return the lines, at most `context.width` cells wide; cached until `mark_changed` or another width."""
-        if self._made_for != context.width:
-            self._made, self._made_for = self.render(context), context.width
-        return self._made
+        if self._cached_width != context.width:
+            self._cached_lines, self._cached_width = self.render(context), context.width
+        return self._cached_lines
 
     def height(self, context: RenderContext) -> int:
         return len(self.lines(context))
@@ -68,9 +68,9 @@ class TreeItem:
 
     def mark_changed(self) -> None:
         """Invalidate the cached lines."""
-        self._made_for = None
+        self._cached_width = None
         if self.parent is not None:
-            self.parent.invalidate(self.at)
+            self.parent.invalidate(self.index)
 
     def fold(self) -> None:
         """Toggle between folded and unfolded."""
@@ -86,15 +86,16 @@ class TreeItem:
 class TreeBranch(TreeItem):
     """A Run's branch: a head line unless it is the root, and its items below."""
 
-    __slots__ = ("_clean", "_tops", "_width", "items")
+    __slots__ = ("_tops", "_valid_count", "_width", "items")
 
     can_fold = True
 
     def __init__(self, items: Iterable[TreeItem] = ()) -> None:
         super().__init__()
         self.items: list[TreeItem] = []
-        self._tops: list[int] = [0]  # the first line of each item and the end of the last; valid up to `_clean`
-        self._clean = 0
+        # first line of each item and end of the last one, valid for the first `_valid_count` items
+        self._tops: list[int] = [0]
+        self._valid_count = 0
         self._width = 0
         self.is_open = True
         for item in items:
@@ -102,13 +103,13 @@ class TreeBranch(TreeItem):
 
     @property
     def has_head(self) -> bool:
-        """True if it is below another branch."""
+        """True if the branch has a head line: every branch except the root."""
         return self.parent is not None
 
     def add(self, node: TreeItem) -> None:
-        node.parent, node.at = self, len(self.items)
+        node.parent, node.index = self, len(self.items)
         self.items.append(node)
-        self.invalidate(node.at)
+        self.invalidate(node.index)
 
     def drop_last(self) -> None:
         self.items.pop()
@@ -116,21 +117,21 @@ class TreeBranch(TreeItem):
 
     def invalidate(self, index: int) -> None:
         """Invalidate the positions from that item on."""
-        self._clean = min(self._clean, index)
-        del self._tops[self._clean + 1 :]
+        self._valid_count = min(self._valid_count, index)
+        del self._tops[self._valid_count + 1 :]
         if self.parent is not None:
-            self.parent.invalidate(self.at)
+            self.parent.invalidate(self.index)
 
     def measure_items(self, context: RenderContext) -> int:
         """Update the positions of the items below this branch, and return the number of their lines."""
         inner_context = self.inner_context(context)
         if self._width != inner_context.width:
-            self._width, self._clean = inner_context.width, 0
+            self._width, self._valid_count = inner_context.width, 0
             self._tops = [0]
         tops = self._tops
-        for item in self.items[self._clean :]:
+        for item in self.items[self._valid_count :]:
             tops.append(tops[-1] + item.height(inner_context))
-        self._clean = len(self.items)
+        self._valid_count = len(self.items)
         return tops[-1]
 
     @override
@@ -158,10 +159,10 @@ class TreeBranch(TreeItem):
         """Return the line of the whole tree at which an item below this branch begins."""
         top, current = 0, node
         while current is not self and current.parent is not None:
-            lane = current.parent
-            lane.measure_items(context)
-            top += lane._tops[current.at] + int(lane.has_head)
-            current = lane
+            branch = current.parent
+            branch.measure_items(context)
+            top += branch._tops[current.index] + int(branch.has_head)
+            current = branch
         return top
 
     def foldable(self) -> list[TreeItem]:
@@ -179,7 +180,7 @@ class TreeBranch(TreeItem):
         return context._replace(width=max(8, context.width - 2)) if self.has_head else context
 
 
-# Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
+# Pages of foldable texts: messages of a checkpoint, new messages, the texts of an event.
 
 _FOLDED_LINES = 6  # maximum lines of a folded text
 _MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
@@ -188,7 +189,7 @@ _FOLDED_CHARS = 2_000  # maximum characters of a folded text that are processed
 _NAME_CELLS = 10
 
 
-class Titled(TreeItem):
+class TitledText(TreeItem):
     """A titled text that shows its beginning until it is unfolded."""
 
     __slots__ = ("sign", "text", "title")
@@ -206,7 +207,7 @@ class Titled(TreeItem):
     @override
     def render(self, context: RenderContext) -> list[Line]:
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
-        texts, note = self._lines_below(context)
+        texts, note = self._shown_lines(context)
         return [
             (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, context.width - 2), "expert")),
             *((Span("  "), Span(text, style)) for text in texts),
@@ -215,11 +216,11 @@ class Titled(TreeItem):
         ]
 
     def height(self, context: RenderContext) -> int:
-        """Return the number of lines without rendering: of thousands of messages, few are ever seen."""
-        texts, note = self._lines_below(context)
+        """Return the number of lines without rendering, since few of thousands of messages are ever shown."""
+        texts, note = self._shown_lines(context)
         return len(texts) + bool(note) + 2
 
-    def _lines_below(self, context: RenderContext) -> tuple[list[str], str]:
+    def _shown_lines(self, context: RenderContext) -> tuple[list[str], str]:
         text = self.text if self.is_open else self.text[:_FOLDED_CHARS]
         texts = wrap(text.strip("\n"), context.width - 2)
         max_lines = _MAX_LINES if self.is_open else _FOLDED_LINES
@@ -252,22 +253,21 @@ def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
     return TreeBranch([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
 
 
-def new_page(checkpoint: Checkpoint, diff: MessagesDiff) -> TreeBranch:
-    """Return a page of the messages removed since the previous step, and of the new ones."""
+def new_messages_page(checkpoint: Checkpoint, diff: MessagesDiff) -> TreeBranch:
+    """Return a page of the messages that were removed and added since the previous step."""
     since = diff.since or "the beginning"
     first = [("since", since), ("no more", count(len(diff.gone), "message")), ("new", count(len(diff.new), "message"))]
     return TreeBranch([*_facts(checkpoint, first), *_message_nodes(diff.gone, "-"), *_message_nodes(diff.new, "+")])
 
 
 def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:
-    """Return a page of unfolded texts."""
-    return TreeBranch([Titled(title, text, is_open=True) for title, text in texts])
+    return TreeBranch([TitledText(title, text, is_open=True) for title, text in texts])
 
 
-def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[TreeItem]:
-    facts = (("status", status_of_checkpoint(checkpoint)), *first, *facts_of(checkpoint), ("", ""))
+def _facts(checkpoint: Checkpoint, first_facts: Sequence[tuple[str, str]]) -> list[TreeItem]:
+    facts = (("status", status_of_checkpoint(checkpoint)), *first_facts, *facts_of(checkpoint), ("", ""))
     return [LabelledText(name, text) for name, text in facts]
 
 
 def _message_nodes(messages: Iterable[AnyMessage], sign: str) -> list[TreeItem]:
-    return [Titled(title, text, sign=sign) for message in messages for title, text in parts_of(message)]
+    return [TitledText(title, text, sign=sign) for message in messages for title, text in parts_of(message)]

@@ -11,11 +11,10 @@ from textual.widgets import TextArea
 
 from perstack.core.base.text import plain_text
 from perstack.dataclass import dataclass
-from perstack_tui.view.input import FileCompletion, InputHistory, named_at
+from perstack_tui.view.input import FileCompletion, InputHistory, partial_file_name
 
-_MAX_PASTE_CHARS = (
-    100_000  # maximum characters of a paste: showing these takes most of a second, during which all else is blocked
-)
+# maximum characters of a paste: showing these takes most of a second, during which all else is blocked
+_MAX_PASTE_CHARS = 100_000
 
 
 class Composer(TextArea):
@@ -38,32 +37,32 @@ class Composer(TextArea):
 
     @dataclass
     class Completing(Message):
-        """The candidates for the file name being typed; empty if none is."""
+        """Completions of the file name that is being typed; empty without any."""
 
         names: list[str]
 
     def __init__(
         self,
-        typed: InputHistory,
+        input_history: InputHistory,
         workspace: Path,
         *,
         enter: Callable[[str], None],
         choose: Callable[[int], None],
         id: str | None = None,
     ) -> None:
-        """Pass sent text to `enter`, Up or Down to `choose`; called directly, as further keys are queued already."""
+        """Call `enter` with sent text, `choose` for Up or Down: messages would wait behind queued keys."""
         super().__init__(id=id, highlight_cursor_line=False)
         self._enter = enter
         self._choose = choose
         self.cursor_blink = False
-        self._typed = typed
+        self._input_history = input_history
         self._files = FileCompletion(workspace)
-        self._names: list[str] = []
-        self.chooses = False  # True if Up and Down move in a list next to the input
+        self._candidates: list[str] = []
+        self.chooses_in_list = False  # True if Up and Down choose in a list outside the input
 
     def on_key(self, key: events.Key) -> None:
-        """Handle some keys before the library does; it handles all others after this method."""
-        if self._is_handled(key):
+        """Handle the keys of this class; the library handles all others after this method."""
+        if self._handle_key(key):
             key.stop()
             key.prevent_default()
 
@@ -77,33 +76,34 @@ class Composer(TextArea):
                 markup=False,
             )
             return
-        # a terminal sends a line end like Enter
+        # a pasted line end may arrive as a carriage return
         event.text = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
 
-    def _is_handled(self, key: events.Key) -> bool:
+    def _handle_key(self, key: events.Key) -> bool:
+        """Perform a key's action, and return whether it has one."""
         row, _ = self.cursor_location
         match key.key:
             case "enter":
                 self._enter(self.text)
                 return True
             case "ctrl+j" | "shift+enter" | "alt+enter":
-                # not by a binding, which would run after the next typed keys
+                # not a binding: its action would run only after the keys that are queued already
                 self.insert("\n")
                 return True
-            case "up" | "down" if self.chooses:
+            case "up" | "down" if self.chooses_in_list:
                 self._choose(-1 if key.key == "up" else 1)
                 return True
             case "up" if row == 0:
-                return self._recall(self._typed.previous(self.text))
+                return self._recall(self._input_history.previous(self.text))
             case "down" if row == self.document.line_count - 1:
-                return self._recall(self._typed.next_text())
+                return self._recall(self._input_history.next_text())
             case _:
                 return False
 
     def clear_sent(self, *, keep: bool = True) -> None:
         """Clear the input after sending, and add it to the history if `keep`."""
         if keep:
-            self._typed.add(self.text)
+            self._input_history.add(self.text)
         self.text = ""
 
     def set_text(self, text: str) -> None:
@@ -117,27 +117,27 @@ class Composer(TextArea):
         return text is not None
 
     def on_text_area_changed(self) -> None:
-        """Update the candidates for a file name."""
+        """Update the completions of a file name."""
         row, column = self.cursor_location
-        beginning = named_at(self.document.get_line(row)[:column])
+        beginning = partial_file_name(self.document.get_line(row)[:column])
         names: list[str] = []
         if beginning is None:
             self._files.forget()
         elif (candidates := self._files.complete(beginning)) != [beginning]:
             names = candidates
-        if names != self._names:
-            self._names = names
+        if names != self._candidates:
+            self._candidates = names
             self.post_message(self.Completing(names))
 
     def complete(self) -> bool:
-        """Complete the first candidate, and return whether there was one."""
-        if self._names:
-            self._take(self._names[0])
-        return bool(self._names)
+        """Insert the first completion, and return whether there was one."""
+        if self._candidates:
+            self._insert_name(self._candidates[0])
+        return bool(self._candidates)
 
-    def _take(self, name: str) -> None:
+    def _insert_name(self, name: str) -> None:
         row, column = self.cursor_location
-        beginning = named_at(self.document.get_line(row)[:column]) or ""
+        beginning = partial_file_name(self.document.get_line(row)[:column]) or ""
         end = "" if name.endswith("/") else " "
         self.replace(name + end, (row, column - len(beginning)), (row, column))
         self.move_cursor((row, column - len(beginning) + len(name + end)))

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 from typing_extensions import override
 
-from perstack_tui.view.search import Matches, SearchMatch, in_item, search
+from perstack_tui.view.search import Matches, SearchMatch, matches_in_item, search
 from perstack_tui.view.styled_text import Line, Span
 from perstack_tui.widgets.lines import Bar
 from perstack_tui.widgets.tree import NodesView
@@ -38,30 +38,30 @@ class FindBar(Horizontal):
         Binding("up", "go(-1)", show=False),
     ]
 
-    def __init__(self, view: NodesView, closed: Callable[[], None]) -> None:
-        """Search what `view` shows; `closed` is called after Esc."""
+    def __init__(self, view: NodesView, on_closed: Callable[[], None]) -> None:
+        """Search what `view` shows; `on_closed` is called after Esc."""
         super().__init__()
         self._view = view
-        self._after = closed
+        self._on_closed = on_closed
         self._label = Bar(id="find-label")
         self._input = Input(max_length=_MAX_QUERY_CHARS, select_on_focus=False, id="find")
         self._input.cursor_blink = False
-        self._found = Bar(id="found")
+        self._position_bar = Bar(id="found")
         self._matches = Matches()
-        self._at: SearchMatch | None = None
+        self._shown_match: SearchMatch | None = None
 
     @override
     def compose(self) -> ComposeResult:
         yield self._label
         yield self._input
-        yield self._found
+        yield self._position_bar
 
     def on_mount(self) -> None:
         self._label.set((Span("find: ", "person"),))
         self._show_number()
         self._input.focus()
 
-    def again(self) -> None:
+    def reopen(self) -> None:
         """Take the focus again, and show the next match."""
         self._input.focus()
         self.action_go(1)
@@ -71,7 +71,7 @@ class FindBar(Horizontal):
         self.run_worker(self._search(0), exclusive=True, group="find")
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
+    def _on_submitted(self) -> None:
         self.action_go(1)
 
     def action_go(self, step: int) -> None:
@@ -81,42 +81,42 @@ class FindBar(Horizontal):
     def action_close(self) -> None:
         """Close the line; the transcript stays where it is."""
         self._view.show_match(None)
-        self._after()
+        self._on_closed()
         self.remove()
 
     async def _search(self, step: int) -> None:
-        for matches in search(self._view.items, self._input.value, self._view.looks):
+        for matches in search(self._view.items, self._input.value, self._view.render_context):
             if matches is None:
                 await asyncio.sleep(0)
             else:
                 self._matches = matches
         found_matches = self._matches.places
         if not found_matches:
-            self._at = None
-        elif self._at in found_matches:
-            self._at = found_matches[(found_matches.index(self._at) + step) % len(found_matches)]
+            self._shown_match = None
+        elif self._shown_match in found_matches:
+            self._shown_match = found_matches[(found_matches.index(self._shown_match) + step) % len(found_matches)]
         else:
-            self._at = found_matches[self._view.first_shown(found_matches)]
+            self._shown_match = found_matches[self._view.first_match_in_view(found_matches)]
         self._show()
 
     def _show(self) -> None:
-        match = self._at
+        match = self._shown_match
         self._view.show_match(match)
-        if match is not None and match.is_hidden:  # the item is now unfolded
-            its = in_item(match.item, self._input.value, self._view.looks)
+        if match is not None and match.is_hidden:  # `show_match` has unfolded the item, so its lines can be found now
+            item_matches = matches_in_item(match.item, self._input.value, self._view.render_context)
             index = self._matches.places.index(match)
-            self._at = its[0] if its else match
+            self._shown_match = item_matches[0] if item_matches else match
             earlier, later = self._matches.places[:index], self._matches.places[index + 1 :]
-            self._matches = self._matches._replace(places=[*earlier, *(its or [match]), *later])
-            self._view.show_match(self._at)
+            self._matches = self._matches._replace(places=[*earlier, *(item_matches or [match]), *later])
+            self._view.show_match(self._shown_match)
         self._show_number()
 
     def _show_number(self) -> None:
         matches, is_cut = self._matches
         position = ""
         if self._input.value.strip():
-            number = matches.index(self._at) + 1 if self._at in matches else 0
+            number = matches.index(self._shown_match) + 1 if self._shown_match in matches else 0
             prefix = "the last " if is_cut else ""
             position = f"{number:,} of {prefix}{len(matches):,}" if matches else "not found"
         line: Line = (Span(f"{position:<22}", "" if matches or not position else "warn"), Span(_KEYS, "dim"))
-        self._found.set(line)
+        self._position_bar.set(line)

@@ -40,7 +40,7 @@ _LOOKS: dict[Style, str] = {
 
 
 def content_of(line: Line) -> Content:
-    """Return a line as content of the library's widgets. Its text is never interpreted as markup."""
+    """Return a line as content of Textual's widgets, without interpreting its text as markup."""
     return Content.assemble(
         *(
             (span.text, f"{_LOOKS[span.style]} @click={span.action}" if span.action else _LOOKS[span.style])
@@ -65,7 +65,7 @@ class LinesView(ScrollView, can_focus=True):
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: Sequence[Line] = lines
-        self._looks: dict[tuple[str, bool], RichStyle] = {}
+        self._rich_styles: dict[tuple[str, bool], RichStyle] = {}
 
     def show(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -77,7 +77,6 @@ class LinesView(ScrollView, can_focus=True):
         return len(self._lines)
 
     def measure(self) -> None:
-        """Update the scrolled height."""
         self.virtual_size = Size(self.size.width, self.whole_height())
 
     def on_resize(self) -> None:
@@ -87,7 +86,7 @@ class LinesView(ScrollView, can_focus=True):
     @override
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._looks.clear()
+        self._rich_styles.clear()
 
     @override
     def render_line(self, y: int) -> Strip:
@@ -97,19 +96,19 @@ class LinesView(ScrollView, can_focus=True):
     def strip(self, line: Line, *, has_cursor: bool = False) -> Strip:
         """Return a line as a strip, filled to the width."""
         width = self.size.width
-        segments = [Segment(span.text, self.look(span.style, has_cursor=has_cursor)) for span in line]
+        segments = [Segment(span.text, self.resolve_style(span.style, has_cursor=has_cursor)) for span in line]
         strip = Strip(segments, cells_of(line))
-        base = self.look("", has_cursor=has_cursor)
+        base = self.resolve_style("", has_cursor=has_cursor)
         return strip.crop_extend(0, width, base)
 
-    def look(self, style: Style, *, has_cursor: bool = False) -> RichStyle:
-        """Return the look of a style in the current theme."""
+    def resolve_style(self, style: Style, *, has_cursor: bool = False) -> RichStyle:
+        """Return the Rich style of a style in the current theme."""
         key = (style, has_cursor)
-        if key not in self._looks:
+        if key not in self._rich_styles:
             text = f"{_LOOKS[style]} on $block-cursor-background" if has_cursor else _LOOKS[style]
             stylesheet: Stylesheet = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]  # App[Unknown]
-            self._looks[key] = self.rich_style + stylesheet.parse_style(text).rich_style
-        return self._looks[key]
+            self._rich_styles[key] = self.rich_style + stylesheet.parse_style(text).rich_style
+        return self._rich_styles[key]
 
 
 # A single line.
@@ -124,22 +123,21 @@ class Bar(Static):
     auto_links = reactive(False)
 
     def set(self, line: Line) -> None:
-        """Show this line, without a new layout: its height is fixed."""
+        """Show a line, without a new layout, since the height is fixed."""
         self.update(content_of(line), layout=False)
 
 
 # A list of rows.
 
-Row: TypeAlias = Callable[
-    [int, bool, int], Line
-]  # function that makes a row from its index, whether it is chosen, and its width in cells
+# makes a row from its index, True if it is chosen, and its width in cells
+MakeRow: TypeAlias = Callable[[int, bool, int], Line]
 
 
-class Choice(OptionList):
+class ChoiceList(OptionList):
     """A list: Up and Down choose, Enter opens. Rows are made when they are drawn, for the current width."""
 
     DEFAULT_CSS = """
-    Choice, Choice:focus {
+    ChoiceList, ChoiceList:focus {
         height: 1fr;
         border: none;
         padding: 0;
@@ -155,8 +153,8 @@ class Choice(OptionList):
     }
     """
 
-    def offer(self, count: int, row: Row, *, chosen: int = 0, empty: str = "") -> None:
-        """Show these rows, or `empty` if there are none, without reporting a choice."""
+    def offer(self, count: int, row: MakeRow, *, chosen: int = 0, empty: str = "") -> None:
+        """Show `count` rows, or the text `empty` for 0, without reporting the choice."""
         top = self.scroll_y
         with self.prevent(OptionList.OptionHighlighted):
             if count:
@@ -195,7 +193,7 @@ class Choice(OptionList):
 class _Row(Visual):
     """A row of one line, which is made when it is drawn."""
 
-    def __init__(self, choice: Choice, index: int, row: Row) -> None:
+    def __init__(self, choice: ChoiceList, index: int, row: MakeRow) -> None:
         self._owner, self._index, self._row = choice, index, row
 
     @override

@@ -40,105 +40,103 @@ class NodesView(LinesView):
         self._now = now
         self._chosen: TreeItem | None = None
         self._follows = follows  # True if the view currently follows its end
-        self._placed: list[PlacedLine] = []  # the lines of the window, as drawn last or to be drawn next
-        self._placed_at: tuple[int, int] | None = (
-            None  # the first line and the maximum number of these lines; None to fetch them again
-        )
-        self._seen = 0  # the height when the view last followed its end, plus lines that the user has unfolded since
-        self._found: SearchMatch | None = None  # the shown match of a search
-        self._found_at = -1  # the line of the shown match
+        self._window_lines: list[PlacedLine] = []  # the visible lines
+        # top and height of the window for which they were made; None to make them again
+        self._window: tuple[int, int] | None = None
+        # height up to which lines are not new: when the view last followed its end, and unfolded lines since
+        self._seen_height = 0
+        self._shown_match: SearchMatch | None = None  # the shown match of a search
+        self._match_line = -1  # the line of the shown match
 
     @property
-    def _as(self) -> RenderContext:
+    def render_context(self) -> RenderContext:
+        """The parameters of rendering."""
         return RenderContext(max(10, self.size.width - 1), self._now())
 
     @property
-    def looks(self) -> RenderContext:
-        """The parameters of rendering."""
-        return self._as
-
-    @property
     def new_lines(self) -> int:
-        """The number of lines that came since it stopped following the end; 0 while it follows."""
-        return 0 if self._follows or not self._may_follow else max(0, self.virtual_size.height - self._seen)
+        """Number of lines added since the view stopped following its end; 0 while it follows."""
+        return 0 if self._follows or not self._may_follow else max(0, self.virtual_size.height - self._seen_height)
 
     def update(self) -> None:
         self._follows = self._may_follow and (self._follows or self.scroll_offset.y >= self.max_scroll_y)
         if self.size.width:
             self.measure()
             if self._follows:  # `force`, since there may be no scrollbar yet
-                self._seen = self.virtual_size.height
+                self._seen_height = self.virtual_size.height
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
             self._update_scrollbar()
         self._refresh_changed()
 
     def _change_by_user(self, change: Callable[[], None]) -> None:
-        """Make a change by the user, whose added lines do not count as new lines."""
-        new = self.new_lines
+        """Make a change of the user, without counting its added lines as new."""
+        new_lines = self.new_lines
         change()
-        self._seen = self.whole_height() - new
+        self._seen_height = self.whole_height() - new_lines
 
     def measure(self) -> None:
         """Update the scrolled height, with a new layout only if the scrollbar changes: streaming adds many lines."""
         size = Size(self.size.width, self.whole_height())
-        scrolled: object = Widget.virtual_size
+        reactive: object = Widget.virtual_size
         has_bar = size.height > self.container_size.height
-        if has_bar is self.show_vertical_scrollbar and isinstance(scrolled, Reactive):
-            self.set_reactive(scrolled, size)
+        if has_bar is self.show_vertical_scrollbar and isinstance(reactive, Reactive):
+            self.set_reactive(reactive, size)
             if self.scroll_y > self.max_scroll_y:
                 self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
         else:
             self.virtual_size = size
 
     def _refresh_changed(self) -> None:
-        placed_at, placed = self._placed_at, self._placed
-        self._place()
-        if placed_at is None or placed_at != self._placed_at:
+        old_window, old_window_lines = self._window, self._window_lines
+        self._update_window()
+        if old_window is None or old_window != self._window:
             self.refresh()
             return
-        old_lines, new_lines = ([item.line for item in placed], [item.line for item in self._placed])
+        old_lines, new_lines = ([item.line for item in old_window_lines], [item.line for item in self._window_lines])
         rows = [y for y in range(max(len(old_lines), len(new_lines))) if old_lines[y : y + 1] != new_lines[y : y + 1]]
         if rows:
             self.refresh(Region(0, rows[0], self.size.width, rows[-1] + 1 - rows[0]))
 
-    def _place(self) -> None:
+    def _update_window(self) -> None:
         top, height = window = round(self.scroll_y), self.size.height
-        self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), window
-        self._found_at = -1 if self._found is None else self._line_of(self._found)
+        self._window_lines, self._window = list(self.items.slice(top, top + height, self.render_context)), window
+        self._match_line = -1 if self._shown_match is None else self._line_of(self._shown_match)
 
     def _refresh_all(self) -> None:
-        self._placed_at = None
+        self._window = None
         self.refresh()
 
     def replace(self, items: TreeBranch) -> None:
-        """Show other items with an equal end, keeping the distance to it."""
-        from_end, new = self.virtual_size.height - self.scroll_y, self.new_lines
-        self.items, self._chosen, self._found, self._placed_at = items, None, None, None
+        """Show other items with an equal end, keeping the scroll distance to the end."""
+        height_below, new_lines = self.virtual_size.height - self.scroll_y, self.new_lines
+        self.items, self._chosen, self._shown_match, self._window = items, None, None, None
         follows = self._follows
         self.update()
-        self._seen = self.virtual_size.height - new
+        self._seen_height = self.virtual_size.height - new_lines
         if not follows:
-            self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
+            self.scroll_to(
+                y=max(0.0, self.virtual_size.height - height_below), animate=False, immediate=True, force=True
+            )
 
     def prepare(self, items: TreeBranch) -> None:
-        """Measure items that will be shown soon, so that showing them is quick."""
+        """Measure items in advance, so that `replace` is quick."""
         if self.size.width:
-            items.height(self._as)
+            items.height(self.render_context)
 
     def _update_scrollbar(self) -> None:
-        """Update the scrollbar: a layout would, but more lines do not always cause one."""
+        """Update the scrollbar, since added lines do not always cause a layout, which would update it."""
         if self.show_vertical_scrollbar:
             bar = self.vertical_scrollbar
             bar.window_virtual_size, bar.window_size = self.virtual_size.height, self.size.height
             bar.position = self.scroll_y
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """Update a scrollbar that has just appeared, which begins at 0."""
+        """Update a scrollbar that has just appeared and still shows position 0."""
         self._update_scrollbar()
 
     @override
     def whole_height(self) -> int:
-        return self.items.height(self._as) if self.size.width else 0
+        return self.items.height(self.render_context) if self.size.width else 0
 
     @override
     def on_resize(self) -> None:
@@ -154,12 +152,12 @@ class NodesView(LinesView):
 
     @override
     def render_line(self, y: int) -> Strip:
-        if self._placed_at != (round(self.scroll_y), self.size.height):
-            self._place()
-        if y >= len(self._placed):
+        if self._window != (round(self.scroll_y), self.size.height):
+            self._update_window()
+        if y >= len(self._window_lines):
             return self.strip(())
-        placed = self._placed[y]
-        is_found = y + round(self.scroll_y) == self._found_at
+        placed = self._window_lines[y]
+        is_found = y + round(self.scroll_y) == self._match_line
         return self.strip(placed.line, has_cursor=is_found or (self.has_focus and placed.node is self._chosen))
 
     # --- folding --------------------------------------------------------------------------------------------------
@@ -171,11 +169,10 @@ class NodesView(LinesView):
             return
         index = nodes.index(self._chosen) + step if self._chosen in nodes else (0 if step > 0 else len(nodes) - 1)
         self._chosen = nodes[max(0, min(index, len(nodes) - 1))]
-        self._into_view()
+        self._scroll_to_chosen()
         self.refresh()
 
     def action_fold_chosen(self) -> None:
-        """Fold or unfold the chosen item."""
         if self._chosen is not None:
             self.fold(self._chosen)
 
@@ -202,12 +199,12 @@ class NodesView(LinesView):
 
     def begin(self, items: TreeBranch) -> None:
         """Show other items from their beginning."""
-        self.items, self._chosen, self._placed_at = items, None, None
+        self.items, self._chosen, self._window = items, None, None
         self.update()
         self.scroll_to(y=0, animate=False, immediate=True, force=True)
 
     def action_to_end(self) -> None:
-        """Scroll to the end, and stay there if more may come."""
+        """Scroll to the end, and follow it if the view may follow."""
         self._follows = self._may_follow
         self.update()
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
@@ -218,28 +215,28 @@ class NodesView(LinesView):
             self.action_choose(-1)
 
     def on_click(self, event: events.Click) -> None:
-        if event.y < len(self._placed):
-            node = self._placed[event.y].node
+        if event.y < len(self._window_lines):
+            node = self._window_lines[event.y].node
             if node.can_fold:
                 self._chosen = node
                 self.fold(node)
 
-    def _into_view(self) -> None:
+    def _scroll_to_chosen(self) -> None:
         if self._chosen is None:
             return
-        top = self.items.top_of(self._chosen, self._as)
+        top = self.items.top_of(self._chosen, self.render_context)
         if not self.scroll_y <= top < self.scroll_y + self.size.height:
             self._follows = False
             self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
 
     def notify_moved(self) -> None:
-        """Handle a change between following the end and staying in place."""
+        """Handle that the view starts or stops following its end; does nothing in the base class."""
 
     # --- searching ------------------------------------------------------------------------------------------------
 
     def show_match(self, match: SearchMatch | None) -> None:
         """Show a match of a search and unfold the items around it; None shows no match."""
-        self._found = match
+        self._shown_match = match
         if match is not None:
             self._follows = False
             self._change_by_user(lambda: _unfold(match))
@@ -250,7 +247,7 @@ class NodesView(LinesView):
             self._update_scrollbar()
         self._refresh_all()
 
-    def first_shown(self, matches: Sequence[SearchMatch]) -> int:
+    def first_match_in_view(self, matches: Sequence[SearchMatch]) -> int:
         """Return the index of the first match at or below the top of the window, or of the last match."""
         top = round(self.scroll_y)
         return next((index for index, match in enumerate(matches) if self._line_of(match) >= top), len(matches) - 1)
@@ -262,7 +259,7 @@ class NodesView(LinesView):
             if not parent.is_open:
                 outermost, line = parent, 0
             parent = parent.parent
-        return self.items.top_of(outermost, self._as) + line
+        return self.items.top_of(outermost, self.render_context) + line
 
 
 def _unfold(match: SearchMatch) -> None:

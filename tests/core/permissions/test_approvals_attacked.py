@@ -20,7 +20,7 @@ from perstack.doors.shared.question_forms import form_of
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
-from perstack_tui.view.questions import asking_lines
+from perstack_tui.view.questions import question_lines
 
 
 def call_text(asking: OpenQuestion, folder: Path) -> str:
@@ -205,12 +205,12 @@ def test_next_to_the_question_stands_each_command_that_the_parser_found(tmp_path
 
 def test_every_door_shows_what_white_space_hides(tmp_path: Path) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev\n\u2028"])
-    drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(asking, tmp_path, 80))
+    drawn = "\n".join("".join(span.text for span in line) for line in question_lines(asking, tmp_path, 80))
     for shown in (call_text(asking, tmp_path), asking.shown, form_of(asking).message, drawn):
         assert "ls⟦3,000 spaces⟧; ./ev" in shown
         assert "\\u2028" in shown
     plain = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev"])
-    drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(plain, tmp_path, 80))
+    drawn = "\n".join("".join(span.text for span in line) for line in question_lines(plain, tmp_path, 80))
     for shown in (call_text(plain, tmp_path), form_of(plain).message, drawn):
         assert shown.endswith("\n  runs: ls\n  runs: ./ev")
     assert "[ls] [./ev]" in plain.shown

@@ -140,7 +140,7 @@ def test_the_terminal_program_and_editors_show_a_use_like_a_call(bench: Bench, t
     for event in seen.events:
         transcript.apply(event)
     (item,) = [item for item in transcript.root.items if isinstance(item, CallItem)]
-    assert (item.call.name, item.call.result) == ("webSearch", f"Paris {PAGE}")
+    assert (item.activity.name, item.activity.result) == ("webSearch", f"Paris {PAGE}")
     (event,) = seen.of("finishGeneration")
     again = list(replay_updates([event.message]))
     for updates_of in (told, again):

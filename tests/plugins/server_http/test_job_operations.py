@@ -42,7 +42,7 @@ def test_one_more_row_is_a_tool_and_a_request(monkeypatch: pytest.MonkeyPatch) -
     (tool,) = list_tools({}, {"remark": REMARK})
     assert (tool.name, tool.title, tool.description) == ("remark", "Remark", " ".join((Remark.__doc__ or "").split()))
     assert list(tool.input_schema["properties"]) == ["id", "loudWords"]
-    described = openapi.description_of_all("http://here")
+    described = openapi.describe_api("http://here")
     validate(described, cls=OpenAPIV31SpecValidator)
     paths = described["paths"]
     assert isinstance(paths, dict)

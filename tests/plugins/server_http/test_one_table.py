@@ -32,7 +32,7 @@ from perstack.tasks.operations import NOT_FOR_EXPERTS, ChangeCommand, DecisionIn
 from perstack.tasks.state import TaskState
 from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack_memory.tools import kit_of
-from perstack_server.http.openapi import description_of_all
+from perstack_server.http.openapi import describe_api
 from perstack_server.http.routes import routes
 from perstack_server.mcp.tools import TASK_TOOLS, list_tools
 
@@ -94,7 +94,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
         assert names == ["WELL", "OH"]
 
     wait_for(over_http())
-    described = description_of_all("http://here", operations)["paths"]
+    described = describe_api("http://here", operations)["paths"]
     assert isinstance(described, dict)
     assert f"{BASE}/{{taskId}}/remark" in described
     *_, tool = kit_of(operations).known_tools(SKILL)
@@ -147,7 +147,7 @@ def _names(file: Path) -> set[str]:
 
 
 def test_the_description_says_what_is_taken_in_both_spellings() -> None:
-    found = description_of_all("http://here")
+    found = describe_api("http://here")
     validate(found, cls=OpenAPIV31SpecValidator)
     paths = found["paths"]
     assert isinstance(paths, dict)

@@ -100,7 +100,7 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
             if len(texts) == 3:
                 is_enough.set()
 
-        progress = JobProgress(tell, tell, silence=0.01)
+        progress = JobProgress(tell, tell, max_silence_s=0.01)
         progress.report("step 7: exec make")
         running = asyncio.create_task(progress.run())
         await is_enough.wait()

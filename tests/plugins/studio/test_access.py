@@ -164,7 +164,7 @@ class _Connection(LimitedConnection):
 @pytest.mark.parametrize(("is_known", "told"), [(True, ["known", "stop", "restart"]), (False, [])])
 def test_only_a_known_browser_may_take_longer_than_a_request(is_known: bool, told: list[str]) -> None:
     access, connection = StudioAccess("secret", SYSTEM), _Connection()
-    cookie = f"{access.cookie}={access.enter(access.key())}" if is_known else ""
+    cookie = f"{access.cookie_name}={access.enter(access.new_key())}" if is_known else ""
     scope = {
         "type": "http",
         "method": "GET",

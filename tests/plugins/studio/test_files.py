@@ -180,7 +180,7 @@ def test_a_page_of_files_is_bounded() -> None:
     shown = shown_files([long, *many])
 
     assert len(shown.files) == MAX_FILES
-    assert shown.more == 1
+    assert shown.unlisted == 1
     assert shown.files[0].is_cut
     assert len(shown.files[0].lines) <= MAX_FILE_LINES
     assert sum(len(line) for _, line in shown.files[0].lines) < 2_100_000

@@ -20,7 +20,7 @@ from perstack.iterations.state import Iteration, SeriesState
 from perstack.schedules.schedule import Occurrence
 from perstack.schedules.schedules import ScheduleStatus
 from perstack_studio.studio import Studio
-from perstack_studio.views.health import listed_schedule, score_plot, section
+from perstack_studio.views.health import listed_schedule, read_section, score_plot
 
 SCHEDULE = """
 [experts.lead]
@@ -125,19 +125,19 @@ def test_a_source_that_fails_is_one_line(error: Exception, text: str) -> None:
     async def fail(studio: Studio) -> None:
         raise error
 
-    found = asyncio.run(section(fail, cast("Studio", SimpleNamespace())))
+    found = asyncio.run(read_section(fail, cast("Studio", SimpleNamespace())))
 
     assert found.failure == text
     assert found.value is None
 
 
 def test_a_source_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack_studio.views.health._SECTION_TIME_S", 0.01)
+    monkeypatch.setattr("perstack_studio.views.health._SECTION_TIMEOUT_S", 0.01)
 
     async def hang(studio: Studio) -> None:
         await asyncio.Event().wait()
 
-    assert "no answer" in asyncio.run(section(hang, cast("Studio", SimpleNamespace()))).failure
+    assert "no answer" in asyncio.run(read_section(hang, cast("Studio", SimpleNamespace()))).failure
 
 
 def test_a_schedule_shows_its_times_in_its_zone_and_what_was_missed() -> None:

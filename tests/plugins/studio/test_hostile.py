@@ -17,7 +17,7 @@ import pytest
 from studio_server import StudioServer, Visitor, serving_studio
 from terminal import Terminal, reply, trusting
 
-from perstack_studio.studio import environment
+from perstack_studio.studio import make_templates
 from perstack_studio.words import cleaned, markdown
 
 SCRIPTS = ("alert(1)", "fetch('//evil.example')", "document.cookie", "parent.location='//evil.example'")
@@ -287,7 +287,7 @@ def test_there_are_two_hundred_payloads() -> None:
 @pytest.mark.parametrize("number", range(len(PAYLOADS)))
 def test_no_payload_is_markup_as_text_or_as_markdown(number: int) -> None:
     payload = PAYLOADS[number]
-    template = environment().from_string(
+    template = make_templates().from_string(
         '<p title="{{ text }}">{{ text }}</p><pre>{{ text | json }}</pre>{{ text | short }}'
     )
 

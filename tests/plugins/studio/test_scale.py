@@ -23,8 +23,8 @@ from perstack_studio import access
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feed, Feeds
 from perstack_studio.places import last_events, seq_of_step
-from perstack_studio.views.conversation import WINDOW, window
-from perstack_studio.waiting import OpenQuestionCount, count_questions
+from perstack_studio.question_count import OpenQuestionCount, count_questions
+from perstack_studio.views.conversation import WINDOW_EVENTS, window
 
 STEPS = 400
 
@@ -62,17 +62,17 @@ def test_the_end_of_a_long_conversation_is_read_from_the_end(host: Host, lines_r
 
     folded, first = wait_for(window(SimpleNamespace(host=host), "long", "long-1", head))  # type: ignore[arg-type]
 
-    assert (folded.last_seq, first) == (head, head - WINDOW)
+    assert (folded.last_seq, first) == (head, head - WINDOW_EVENTS)
     assert not lines_read
     verified = wait_for(host.jobs.events("long-1", job_id="long", after=first))
-    assert wait_for(last_events(host.storage, RunRef("long", "long-1"), head, WINDOW)) == verified
+    assert wait_for(last_events(host.storage, RunRef("long", "long-1"), head, WINDOW_EVENTS)) == verified
 
 
 def test_a_place_that_is_not_near_the_end_is_read_as_a_window(host: Host, lines_read: list[int]) -> None:
     folded, first = wait_for(window(SimpleNamespace(host=host), "long", "long-1", 700))  # type: ignore[arg-type]
 
     assert (folded.last_seq, first) == (700, 300)
-    assert lines_read == [WINDOW]
+    assert lines_read == [WINDOW_EVENTS]
 
 
 def test_a_step_is_found_by_few_reads(host: Host, lines_read: list[int]) -> None:
@@ -146,7 +146,7 @@ def test_a_count_that_takes_long_delays_no_page() -> None:
         questions = OpenQuestionCount(count)
         early = [await questions.value() for _ in range(50)]
         may_end.set()
-        await asyncio.wait_for(_until(lambda: questions._counting is None), 10)
+        await asyncio.wait_for(_until(lambda: questions._count_task is None), 10)
         return [*early, await questions.value()]
 
     assert asyncio.run(look()) == [None] * 50 + [7]
@@ -175,7 +175,7 @@ def test_what_viewers_of_a_job_share_is_made_once_for_each_change() -> None:
 
 
 def test_a_job_at_rest_wakes_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack_studio.live._REST_S", 0)
+    monkeypatch.setattr("perstack_studio.live._READ_INTERVAL_S", 0)
 
     async def follow() -> int:
         feeds, looks = Feeds(host), 0
@@ -201,7 +201,7 @@ def test_a_stream_outlives_the_time_for_a_request(monkeypatch: pytest.MonkeyPatc
     connection = SimpleNamespace(**{name: (lambda name=name: calls.append(name)) for name in names})
     monkeypatch.setattr(access, "connection_of", lambda scope: connection)
     keys = access.StudioAccess("s" * 32, SYSTEM)
-    cookie = f"{keys.cookie}={keys._signed('session', SYSTEM.now() + 60_000)}".encode()
+    cookie = f"{keys.cookie_name}={keys._sign('session', SYSTEM.now() + 60_000)}".encode()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         calls.append("answered")

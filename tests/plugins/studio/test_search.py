@@ -27,7 +27,7 @@ def _ran(bench: Bench, **texts: str) -> Host:
 
 
 def _jobs(index: SearchIndex, words: str) -> set[str]:
-    return {found.job_id for found in wait_for(index.search(words)).found}
+    return {found.job_id for found in wait_for(index.search(words)).events}
 
 
 def test_what_was_said_is_found_with_its_place(bench: Bench, tmp_path: Path) -> None:
@@ -35,9 +35,9 @@ def test_what_was_said_is_found_with_its_place(bench: Bench, tmp_path: Path) -> 
 
     result = wait_for(index.search("old pon"))
 
-    assert {(found.job_id, found.type) for found in result.found} >= {("one", "finishGeneration")}
-    assert all(found.job_id == "one" for found in result.found)
-    assert (True, "old") in result.found[0].snippet
+    assert {(found.job_id, found.type) for found in result.events} >= {("one", "finishGeneration")}
+    assert all(found.job_id == "one" for found in result.events)
+    assert (True, "old") in result.events[0].snippet
     assert result.missing_jobs == 0
     assert stat.S_IMODE((tmp_path / "index.db").stat().st_mode) == 0o600
     for odd in ('"', "AND", "a OR", "NEAR(", "*", "{x} : y", "'; drop table texts", "\x00"):
@@ -126,7 +126,7 @@ def test_a_search_that_has_no_time_says_what_is_missing_and_the_next_ones_contin
 ) -> None:
     host = _ran(bench, one="A pond", two="A pond")
     none = wait_for(SearchIndex(host.storage, tmp_path / "index.db", catch_up_s=0).search("pond"))
-    assert (none.found, none.missing_jobs) == ((), 2)
+    assert (none.events, none.missing_jobs) == ((), 2)
 
     assert _jobs(SearchIndex(host.storage, tmp_path / "index.db"), "pond") == {"one", "two"}
 

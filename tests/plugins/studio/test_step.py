@@ -21,8 +21,8 @@ from perstack.ports.storage import RunRef
 from perstack.testing.scripted import ScriptedProvider, TurnLike, tool, turn
 from perstack_studio.call_reasons import reasons_of
 from perstack_studio.run_lines import RunLines
-from perstack_studio.sent import sent_request
-from perstack_studio.views.step import step_of
+from perstack_studio.sent_requests import sent_request
+from perstack_studio.views.step import read_step
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
 PROJECT = """
@@ -174,7 +174,7 @@ def test_the_request_of_each_step_is_the_one_that_the_provider_received(tmp_path
     compacted = 0
 
     for number, request in received.items():
-        step = wait_for(step_of(run_lines, number))
+        step = wait_for(read_step(run_lines, number))
         seq, event = step.generations[-1]
         before = (
             next((item.event for item in step.lines.entries if item.seq == step.reductions[0][0] - 1), None)
@@ -187,7 +187,7 @@ def test_the_request_of_each_step_is_the_one_that_the_provider_received(tmp_path
         assert [tool.name for tool in sent.tools] == [spec.name for spec in request.tools]
         assert sent.model.endswith(request.model)
         compacted += bool(step.reductions)
-        assert bool(sent.gone) is (before is not None)
+        assert bool(sent.removed) is (before is not None)
         assert seq == step.generations[-1][0]
 
     assert compacted

@@ -56,7 +56,7 @@ def test_a_key_right_after_tab_is_for_what_asks(bench: Bench) -> None:
         host = bench.host([WRITE, text("Well.")], RELEASER)
         async with run_app(host, expert="releaser", query="Go") as screen:
             await screen.sees("wants to call writeTextFile")
-            screen.app.pane.to_composer()
+            screen.app.pane.focus_composer()
             await screen.sees("Tab, then")
             at_once(screen, "tab", "y")
             await screen.sees("Well.", "✓ completed")

@@ -87,9 +87,9 @@ def test_while_a_job_is_at_work_enter_alone_says_what_it_does_and_nothing_is_sen
 def test_what_is_stopped_before_it_begins_has_ended(bench: Bench) -> None:
     async def person() -> None:
         async with begin_person(bench.host([text("A.")], WRITER), expert="writer") as one:
-            one.program.room.session.send("Go")
+            one.program.shown_job.session.send("Go")
             await one.program.leave()
-            assert one.program.left.is_set()
+            assert one.program.has_left.is_set()
 
     wait_for(person())
 
@@ -163,11 +163,11 @@ def test_ctrl_c_interrupts_which_is_recorded_enter_resumes_and_quit_asks(bench: 
             await one.types("", "resumes: after an interrupt")
             await one.types("/quit", "1 Job is at work.", "> w keep waiting")
             await one.types("w", "stays")
-            assert not one.program.left.is_set()
+            assert not one.program.has_left.is_set()
             await one.program.on_end()
             await one.sees("> w keep waiting")
             await one.program.on_end()
-            assert one.program.left.is_set()
+            assert one.program.has_left.is_set()
         (job,) = (await host.jobs.list()).jobs
         assert job.status == "stoppedByInterrupt"
 
@@ -261,7 +261,7 @@ def test_every_command_is_in_the_help_and_on_the_page(bench: Bench) -> None:
 
     wait_for(person())
     rows = re.findall(r"^\| `/(.+)` \| (.+) \|$", (ROOT / "docs/start.md").read_text(), re.M)
-    assert rows == [(" ".join(filter(None, (command.name, command.takes))), command.text) for command in COMMANDS]
+    assert rows == [(" ".join(filter(None, (command.name, command.arguments))), command.text) for command in COMMANDS]
 
 
 TOML = """

@@ -23,10 +23,10 @@ from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.testing.scripted import text, tool, turn
-from perstack_tui.view.input import FileCompletion, InputHistory, named_at
+from perstack_tui.view.input import FileCompletion, InputHistory, partial_file_name
 from perstack_tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
 from perstack_tui.view.lines import Tab, filter_experts, tabs_line
-from perstack_tui.view.questions import asking_lines, unsettled_lines
+from perstack_tui.view.questions import question_lines, unsettled_lines
 from perstack_tui.view.styled_text import Line, cells_of, text_of, wrap
 from perstack_tui.view.transcript import Transcript
 from perstack_tui.view.tree import RenderContext, TreeItem
@@ -194,7 +194,7 @@ def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
 @given(st.text(max_size=300), st.integers(8, 80))
 def test_no_line_is_wider_than_it_may_be_and_none_has_a_control_character(said: str, width: int) -> None:
     call = CallItem(CallActivity("tool"))
-    call.call.result, call.is_open = said, True
+    call.activity.result, call.is_open = said, True
     nodes: list[TreeItem] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
     stream = Stream(is_thought=False)
     stream.append(said)
@@ -230,7 +230,7 @@ def test_an_approval_shows_every_argument_and_all_of_the_difference(tmp_path: Pa
         text="e wants to call writeTextFile", call_digest="d",
         args={"path": "a.txt", "text": f"new {long}\n", "why": EVIL},
     )  # fmt: skip
-    lines: list[Line] = asking_lines(asking, tmp_path, 50)
+    lines: list[Line] = question_lines(asking, tmp_path, 50)
     seen = [text_of(line) for line in lines]
     assert "  -old" in seen
     assert (
@@ -291,8 +291,8 @@ def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:
     assert files.complete("../") == []
     assert files.complete("/etc/") == []
     assert files.complete("nosuch/") == []
-    assert named_at("look at @no") == "no"
-    assert named_at("ann@example") is None
+    assert partial_file_name("look at @no") == "no"
+    assert partial_file_name("ann@example") is None
 
 
 def test_names_that_a_terminal_would_obey_or_that_are_no_text_are_not_completed(tmp_path: Path) -> None:

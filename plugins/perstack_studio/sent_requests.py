@@ -20,8 +20,8 @@ from perstack.doors.shared.checkpoint_view import difference, parts_of
 from perstack.errors import NotFound, PerstackError
 from perstack_studio.studio import Studio
 
-MAX_MESSAGES = 100  # messages of a request that one page shows
-MAX_PART_CHARS = 20_000  # characters of a part of a message that are shown; the message's event has all of it
+MAX_MESSAGES = 100  # maximum messages of a request that one page shows
+MAX_PART_CHARS = 20_000  # maximum shown characters of a part of a message; its event has all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class SentMessage:
     """A message of a request."""
 
     number: int  # from 1
-    parts: tuple[tuple[str, str], ...]  # who wrote each part, and its text
+    parts: tuple[tuple[str, str], ...]  # author and text of each part
     media: tuple[BlobPart, ...] = ()
-    run_id: str = ""  # Run whose log has the event that brought the message; empty if no event did
+    run_id: str = ""  # Run whose log has the event of the message; empty without one
     seq: int = 0  # place of that event
-    is_new: bool = False  # True if the request before did not have it
+    is_new: bool = False  # True if the previous request did not have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SentTool:
     description: str
     schema: JsonObject
     size: int  # bytes of the tool's JSON
-    is_left_out: bool = False  # True if the endpoint refuses it, so that it was not sent
+    is_left_out: bool = False  # True if it was not sent, since the endpoint refuses it
 
     @property
     def tokens(self) -> int:
@@ -59,13 +59,13 @@ class SentRequest:
     settings: str  # settings of the provider as JSON; empty without any
     instruction: str
     guidance: str  # the part of the instruction that skills wrote about their tools
-    messages: tuple[SentMessage, ...]  # those up to the page's end, at most `MAX_MESSAGES`
-    total: int  # messages of the whole request
-    gone: tuple[SentMessage, ...]  # messages that the request before had, and this one has not, or only shortened
+    messages: tuple[SentMessage, ...]  # the messages of one page, at most `MAX_MESSAGES`
+    total: int  # number of messages of the whole request
+    removed: tuple[SentMessage, ...]  # messages of the previous request that this one lacks or has shortened
     tools: tuple[SentTool, ...]
     tools_problem: str
     final: bool
-    check: str  # how the request compares with the digest that was recorded when it was sent
+    check: str  # result of comparing the request with its recorded digest, as text
     is_checked: bool
 
     @property
@@ -75,58 +75,60 @@ class SentRequest:
 
 
 async def sent_request(
-    studio: Studio, job_id: str, event: StartGeneration, previous: str | None, until: int | None
+    studio: Studio, job_id: str, event: StartGeneration, previous: str | None, last_number: int | None
 ) -> SentRequest:
-    """Return the request that `event` starts, with the messages up to number `until`.
+    """Return the request that `event` starts, with the messages up to number `last_number`; None for all.
 
-    `previous` is the id of the generation before it if the context was reduced between the two: then what is gone is
-    found by folding the log up to there, too.
+    `previous` is the id of the event before the context was reduced, None if it was not: the log is folded up to there,
+    too, to find the removed messages.
     """
     jobs = studio.host.jobs
     run = await jobs.run_state(job_id, event.run_id, through=event.id)
     if run is None:
         raise NotFound(f"there is no event {event.id}")
     earlier_run = None if previous is None else await jobs.run_state(job_id, event.run_id, through=previous)
-    tools, problem = await _tools(studio, job_id, event, run)
-    return await asyncio.to_thread(_request, run, event, earlier_run, tools, problem, until)
+    tools, problem = await _read_tools(studio, job_id, event, run)
+    return await asyncio.to_thread(_build_request, run, event, earlier_run, tools, problem, last_number)
 
 
-def _request(
+def _build_request(
     run: Run,
     event: StartGeneration,
     earlier_run: Run | None,
     tools: tuple[SentTool, ...],
     problem: str,
-    until: int | None,
+    last_number: int | None,
 ) -> SentRequest:
     total = len(run.messages)
-    end = min(total, until or total)
-    known = _seq_of_previous(run, event)
-    gone = () if earlier_run is None else difference(earlier_run.messages, run.messages)[0]
+    end = min(total, last_number or total)
+    previous_seq = _seq_of_previous(run, event)
+    removed = () if earlier_run is None else difference(earlier_run.messages, run.messages)[0]
     is_comparison = is_comparable(event)
-    wrong = request_difference(run, event, 0) if is_comparison else None
+    mismatch = request_difference(run, event, 0) if is_comparison else None
     return SentRequest(
         model=run.active_model,
         settings=json.dumps(run.provider_settings, ensure_ascii=False) if run.provider_settings else "",
         instruction=run.start.instruction,
         guidance=run.guidance,
-        messages=tuple(_message(run, index, known) for index in range(max(0, end - MAX_MESSAGES), end)),
+        messages=tuple(_message_at(run, index, previous_seq) for index in range(max(0, end - MAX_MESSAGES), end)),
         total=total,
-        gone=tuple(_sent_message(message, 0) for message in gone[-MAX_MESSAGES:]),
+        removed=tuple(_describe_message(message, 0) for message in removed[-MAX_MESSAGES:]),
         tools=tools,
         tools_problem=problem,
         final=event.final,
-        check=_check_words(event, wrong) if is_comparison else "there is no digest of it that this version can compute",
-        is_checked=is_comparison and wrong is None,
+        check=_check_text(event, mismatch)
+        if is_comparison
+        else "there is no digest of it that this version can compute",
+        is_checked=is_comparison and mismatch is None,
     )
 
 
-def _check_words(event: StartGeneration, wrong: str | None) -> str:
-    return wrong or f"it matches the digest that was recorded when it was sent: {(event.request_digest or '')[:20]}…"
+def _check_text(event: StartGeneration, mismatch: str | None) -> str:
+    return mismatch or f"it matches the digest that was recorded when it was sent: {(event.request_digest or '')[:20]}…"
 
 
 def _seq_of_previous(run: Run, event: StartGeneration) -> int:
-    """Return the place of the last reply in the request: later messages are new in it."""
+    """Return the place before the last reply in the request: later messages are new. 0 if another Run has it."""
     replies = (index for index in range(len(run.messages) - 1, -1, -1) if run.messages[index].type == "expertMessage")
     index = next(replies, None)
     run_id, seq = ("", 0) if index is None else _origin(run.messages.place(index))
@@ -134,18 +136,18 @@ def _seq_of_previous(run: Run, event: StartGeneration) -> int:
 
 
 def _origin(place: str) -> tuple[str, int]:
-    """Return the Run and the place of the event with this id; an empty Run if no event has it."""
+    """Return the Run and the place that an event's id names; an empty Run if it is no such id."""
     place = place.removesuffix("-continue")
     return place_of(place)[1:] if is_place(place) else ("", 0)
 
 
-def _message(run: Run, index: int, known: int) -> SentMessage:
+def _message_at(run: Run, index: int, previous_seq: int) -> SentMessage:
     run_id, seq = _origin(run.messages.place(index))
-    is_new = run_id == run.id and seq > known
-    return replace(_sent_message(run.messages[index], index + 1), run_id=run_id, seq=seq, is_new=is_new)
+    is_new = run_id == run.id and seq > previous_seq
+    return replace(_describe_message(run.messages[index], index + 1), run_id=run_id, seq=seq, is_new=is_new)
 
 
-def _sent_message(message: AnyMessage, number: int) -> SentMessage:
+def _describe_message(message: AnyMessage, number: int) -> SentMessage:
     match message:
         case UserMessage():
             contents = message.contents
@@ -154,7 +156,7 @@ def _sent_message(message: AnyMessage, number: int) -> SentMessage:
         case _:
             contents = ()
     media = tuple(content for content in contents if isinstance(content, BlobPart))
-    parts = tuple((who, _cut(text)) for who, text in parts_of(message))
+    parts = tuple((author, _cut(text)) for author, text in parts_of(message))
     return SentMessage(number, parts, media)
 
 
@@ -164,8 +166,10 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_PART_CHARS]} … {count(len(text) - MAX_PART_CHARS, 'more character')}: see its event"
 
 
-async def _tools(studio: Studio, job_id: str, event: StartGeneration, run: Run) -> tuple[tuple[SentTool, ...], str]:
-    """Return the offered tools, or why they cannot be shown."""
+async def _read_tools(
+    studio: Studio, job_id: str, event: StartGeneration, run: Run
+) -> tuple[tuple[SentTool, ...], str]:
+    """Return the offered tools, or no tools and the reason why they cannot be shown."""
     name = tools_blob(event.tools_digest or "")
     if name is None:
         return (), "the log does not say which tools were offered"
@@ -175,11 +179,11 @@ async def _tools(studio: Studio, job_id: str, event: StartGeneration, run: Run) 
         return (), f"the tools cannot be read: {error}"
     left_out = names_in(run.adaptations, "tool")
     return tuple(
-        _tool(tool, left_out) for tool in (stored if isinstance(stored, list) else ()) if isinstance(tool, dict)
+        _parse_tool(tool, left_out) for tool in (stored if isinstance(stored, list) else ()) if isinstance(tool, dict)
     ), ""
 
 
-def _tool(tool: JsonObject, left_out: frozenset[str]) -> SentTool:
+def _parse_tool(tool: JsonObject, left_out: frozenset[str]) -> SentTool:
     name, schema = str(tool.get("name")), tool.get("inputSchema")
     size = len(json.dumps(tool, ensure_ascii=False).encode(errors="replace"))
     return SentTool(
