@@ -36,17 +36,17 @@ class AgreedTools:
         self._instructions = toolset.instructions
         self._is_locked = is_locked
 
-    def judge(self, skill: str, live: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
-        """Compare a list of the skill with the agreed definitions; `recorded`: digests in the Job's logs."""
+    def judge(self, skill: str, toolset: Toolset, recorded_digests: Mapping[str, str]) -> JudgedToolset:
+        """Compare a list of the skill with the agreed definitions; `recorded_digests`: digests in the Job's logs."""
         if self._is_locked:
-            recorded = self._digests | {INSTRUCTIONS: text_digest(self._instructions)}
-        current = by_name(live.specs)
+            recorded_digests = self._digests | {INSTRUCTIONS: text_digest(self._instructions)}
+        current = by_name(toolset.specs)
         names = [*(name for name in self._specs if name in current), *(n for n in current if n not in self._specs)]
-        judged = {name: self._judge(current[name], recorded) for name in names}
+        judged = {name: self._judge(current[name], recorded_digests) for name in names}
         tools = tuple(tool for tool in judged.values() if tool is not None)
-        instructions, has_other_instructions = self._instructions_for(live, recorded)
+        instructions, has_other_instructions = self._instructions_for(toolset, recorded_digests)
         digests = {name: tool.definition for name, tool in judged.items() if tool is not None and not tool.changed}
-        digests[INSTRUCTIONS] = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
+        digests[INSTRUCTIONS] = recorded_digests.get(INSTRUCTIONS, text_digest(self._instructions))
         differences = list(self._differences(judged, current, has_other_instructions=has_other_instructions))
         return JudgedToolset(tools, instructions, digests, self._notice(skill, differences) if differences else "")
 

@@ -34,7 +34,7 @@ from perstack.engine.plugins.runtimes import (
     Runtimes,
     UnpackedSkill,
     check_policies,
-    reachable,
+    make_skills_readable,
     relocate_policy,
 )
 from perstack.errors import UsageError
@@ -156,7 +156,7 @@ class HostSetup:
         """Return the sandbox policy of an Expert's programs; without `expert`, of programs that belong to none."""
         no_expert = Expert(key="", instruction="")
         expert = no_expert if expert is None else expert
-        return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
+        return make_skills_readable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
 
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
         """Return the sandbox policies of the Expert and of all Experts that it may delegate to."""

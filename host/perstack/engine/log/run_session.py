@@ -173,7 +173,9 @@ class RunSession:
         self.first_try: float | None = None
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
-        self.withheld: Mapping[str, str] = {}  # reasons why tools of the provider are not offered, as recorded last
+        self.withheld_reasons: Mapping[
+            str, str
+        ] = {}  # reasons why tools of the provider are not offered, as recorded last
         self._storage = storage
         self._job = job
         self._emit = emit

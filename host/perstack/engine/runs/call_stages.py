@@ -74,7 +74,7 @@ async def _apply_rules(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequ
     if vault is None:
         return shown
     # with masked secrets the rules apply also to the arguments that tools receive
-    filled = await drive.rulings.apply_to(vault.filled_parts(parts), decided, catalogue, rules, approvals)
+    filled = await drive.rulings.apply_to(vault.fill_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter_ruling(*rulings) for rulings in zip(shown, filled, strict=True)]
 
 

@@ -240,9 +240,9 @@ async def _begin(run_drive: RunDrive, command: Generate, tools: KeptTools, offer
         if granted is None:
             return False
     event = _start_event(session, command, run_drive.catalogue, tools.digest, settings, granted)
-    if offer.withheld != session.withheld:
-        session.withheld = offer.withheld
-        event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
+    if offer.withheld_reasons != session.withheld_reasons:
+        session.withheld_reasons = offer.withheld_reasons
+        event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld_reasons}})
     session.add(event)
     if granted is None:
         await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside

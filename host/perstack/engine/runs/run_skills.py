@@ -73,10 +73,10 @@ async def _open(drive: JobDrive, run: Run) -> RunSkills:
         run_id=run.id,
         is_coordinator=run.is_coordinator,
         policy=start.sandbox,
-        played=played_skills(drive, run),
+        played_toolsets=played_skills(drive, run),
         vault=drive.vault(run),
-        recorded=drive.offered_definitions(run),
-        own_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
+        recorded_definitions=drive.offered_definitions(run),
+        host_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
     )
 
 

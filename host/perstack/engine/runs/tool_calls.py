@@ -372,7 +372,7 @@ async def perform_call(run_drive: RunDrive, call: Call) -> ToolOutcome:
     if isinstance(result, ToolResult) and any(isinstance(part, BlobPart) for part in result.contents):
         result = await drive.setup.parts.get(MEDIA).repair_result(result, drive.blobs.get, call.decided.tool_name)
     spent = sampling.usage if sampling is not None else None
-    highest = 0 if run_drive.vault is None else run_drive.vault.highest
+    highest = 0 if run_drive.vault is None else run_drive.vault.highest_number
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
 
 
@@ -394,4 +394,4 @@ async def _call_masked(
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await masked_call.masked_outcome(await _call_skill(skill, masked_call.request))
+    return await masked_call.mask_result(await _call_skill(skill, masked_call.request))
