@@ -233,7 +233,7 @@ def _with_substitutes(messages: Iterable[Message], adaptations: Adaptations) -> 
 # Tokens.
 
 
-async def most_tokens_beyond_bytes(
+async def max_tokens_beyond_bytes(
     messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
 ) -> int | None:
     """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound."""

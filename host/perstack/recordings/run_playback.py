@@ -92,7 +92,7 @@ def has_recorded_decision(run_drive: RunDrive, call: Call) -> bool:
     )
 
 
-def ends_with(run_drive: RunDrive, step: int) -> bool:
+def is_last_step(run_drive: RunDrive, step: int) -> bool:
     """Return whether the recorded Run has no reply after this step: then a reply that was cut off was not continued."""
     player = player_of(run_drive.endpoint.provider)
     return player is not None and player.ends_with(run_drive.session.place, step)

@@ -59,10 +59,10 @@ class Media(Protocol):
         """Return the adaptations that the media of `messages` need at the endpoint in addition to the Run's."""
         ...
 
-    async def most_tokens_beyond_bytes(
+    async def max_tokens_beyond_bytes(
         self, messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
     ) -> int | None:
-        """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound.
+        """Return the maximum tokens of the media as they are sent, beyond one per byte; None without a bound.
 
         `known` keeps the tokens of each image and document from one request to the next.
         """

@@ -54,8 +54,8 @@ class Playback(Protocol):
         """Return True if the recording has a person's decision about a call that counts."""
         ...
 
-    def ends_with(self, run_drive: RunDrive, step: int) -> bool:
-        """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+    def is_last_step(self, run_drive: RunDrive, step: int) -> bool:
+        """Return True if the recorded Run has no reply after this step, so that a cut reply was not continued."""
         ...
 
     def take_recorded_texts(self, run_drive: RunDrive) -> bool:
