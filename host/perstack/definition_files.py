@@ -173,10 +173,10 @@ def expert_of_file(setup: HostSetup, path: str, name: str) -> Expert:
     if unkept:
         raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
     project = setup.project
-    undeclared = setup.agreement.undeclared(expert, loaded_project, setup.declared_project or project)
-    if undeclared:
+    undeclared_phrases = setup.agreement.undeclared_effects(expert, loaded_project, setup.declared_project or project)
+    if undeclared_phrases:
         # without the values: file tools do not read this file, and it may have secrets written out
-        words = f"{path} has what this project does not declare in these words: {', '.join(undeclared)}"
+        words = f"{path} has what this project does not declare in these words: {', '.join(undeclared_phrases)}"
         raise SkillError(f"{name} is not added: {words}")
     if expert.provider is not None and expert.provider == project.provider:
         expert = expert.model_copy(update={"provider": None})

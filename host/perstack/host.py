@@ -28,10 +28,10 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import NO_OVERRIDES, Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
-from perstack.engine.context.connections import dispatching_of
-from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
+from perstack.engine.context.connections import choose_dispatcher
+from perstack.engine.context.host_setup import HostSetup, SetupSource, never_attended
 from perstack.engine.jobs.job_request import takes_caller_fields
-from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
+from perstack.engine.jobs.jobs import Jobs, asked_question_id, person_answer
 from perstack.engine.plugins.providers_and_prices import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
@@ -205,10 +205,10 @@ class Host:
                 providers=ProviderPool(registry, run_env, agreement, parts),
                 audit=audit,
                 clock=clock,
-                dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
+                dispatching=choose_dispatcher(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
                 parts=parts,
-                is_attended=is_attended or not_attended,
+                is_attended=is_attended or never_attended,
             )
         )
         self.jobs = Jobs(self._source)
@@ -592,7 +592,10 @@ class Host:
         `question` is the event of a stream, or an id, as `question_id`. The answer to a question of a stream that is
         being read returns when it is recorded, and the stream continues.
         """
-        changed, question_id = options.get("changed"), asked_id(options.get("question"), options.get("question_id"))
+        changed, question_id = (
+            options.get("changed"),
+            asked_question_id(options.get("question"), options.get("question_id")),
+        )
         if changed is not None and text:
             raise UsageError("`changed` is a whole answer: leave out the text")
         streams = await self._settled_streams()

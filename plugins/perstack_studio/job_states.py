@@ -18,7 +18,7 @@ from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import ServedProject
-from perstack.engine.log.event_log import Loaded, run_ids
+from perstack.engine.log.event_log import LoadedState, run_ids
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.storage_access import read_summary
 from perstack.errors import NotFound, PerstackError
@@ -33,7 +33,7 @@ SHORT_LOG = 500  # maximum new events that a request folds before its page is sh
 class _FoldedJob:
     """The states of a Job's Runs up to the events read so far."""
 
-    runs: dict[str, Loaded[Run]] = field(default_factory=dict[str, Loaded[Run]])
+    runs: dict[str, LoadedState[Run]] = field(default_factory=dict[str, LoadedState[Run]])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -127,7 +127,7 @@ class JobStates:
                     continue
             states = {other_run_id: loaded.state for other_run_id, loaded in folded.runs.items()}
             async for line, state in run_logs(storage, states).fold(ref, since=previous):
-                folded.runs[run_id] = Loaded(state, line.head)
+                folded.runs[run_id] = LoadedState(state, line.head)
                 if previous is not None and line.event.type == "redactEvent":
                     folded.runs.clear()  # the kept states still have the redacted content
                     break

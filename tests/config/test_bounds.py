@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal import Terminal
 
-from perstack.config.file_patterns import TooMuch, matches
+from perstack.config.file_patterns import TooManyNames, matches
 from perstack.definition_files import load_project
 from perstack.errors import DefinitionError, UsageError
 from perstack.lockfile.lock import read_lock
@@ -115,7 +115,7 @@ def test_folders_that_are_linked_into_themselves_are_not_followed_for_ever(
     monkeypatch.setattr("perstack.config.file_patterns.MAX_EXAMINED_NAMES", 20_000)
     for name in "abc":
         (tmp_path / name).symlink_to(".")
-    with pytest.raises(TooMuch):
+    with pytest.raises(TooManyNames):
         matches("**/nothing", tmp_path)
 
 

@@ -294,7 +294,7 @@ MUTANTS = (
     Mutant(
         "rules that became stricter hold for calls that wait",
         "perstack.engine.permissions.rulings",
-        'if ruled.kind == "refused" and call.decided.kind != "refused":',
+        'if new_decision.kind == "refused" and call.decided.kind != "refused":',
         "if False:",
         "tests/engine/permissions/test_rules_in_force.py",
     ),

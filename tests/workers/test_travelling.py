@@ -226,9 +226,9 @@ GITHUB_TOKEN = "ghp_26C7e42F292c6912E7710c838347Ae178B4a"
 
 
 def test_programs_may_read_what_they_could_read_where_it_was() -> None:
-    beside = UnpackedSkill("/away/pdf", Path("/cache/1/pdf"), in_workspace=False)
-    inside = UnpackedSkill("/work/csv", Path("/cache/2/csv"), in_workspace=True)
-    other = UnpackedSkill("/other/xls", Path("/cache/3/xls"), in_workspace=False)
+    beside = UnpackedSkill("/away/pdf", Path("/cache/1/pdf"), is_in_workspace=False)
+    inside = UnpackedSkill("/work/csv", Path("/cache/2/csv"), is_in_workspace=True)
+    other = UnpackedSkill("/other/xls", Path("/cache/3/xls"), is_in_workspace=False)
     policy = SandboxPolicy(runtime="bubblewrap", readable=("/away/pdf", "/data"))
     there = relocate_policy(policy, (beside, inside, other))
     assert there is not None

@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name
-from perstack.config.file_patterns import TooMuch, matches
+from perstack.config.file_patterns import TooManyNames, matches
 from perstack.config.project_place import folder_contains
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
@@ -72,7 +72,7 @@ def _find_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> 
         return
     try:
         names = matches(_expand_pattern(pattern), folder, report.search)
-    except TooMuch as error:
+    except TooManyNames as error:
         report.error(at, f"`{pattern}` {error}")
         return
     if not names:

@@ -15,7 +15,7 @@ _START_FOLDER = ""
 _WILDCARD = re.compile(r"[*?[]")
 
 
-class TooMuch(ValueError):
+class TooManyNames(ValueError):
     """Error of a pattern that examines more names than any project has; the message is a predicate."""
 
 
@@ -32,7 +32,7 @@ class SearchBudget:
 
 
 def matches(pattern: str, folder: Path, budget: SearchBudget | None = None) -> list[str]:
-    """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooMuch."""
+    """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooManyNames."""
     budget, parts = budget or SearchBudget(), PurePath(pattern).parts
     search = _PatternSearch(folder, budget.limit_of(parts))
     try:
@@ -80,7 +80,7 @@ class _PatternSearch:
             with os.scandir(self._folder / subfolder) as entries:
                 for entry in entries:
                     if self.examined == self._limit:
-                        raise TooMuch(f"looks at more than {self._limit} files and folders: name a smaller folder")
+                        raise TooManyNames(f"looks at more than {self._limit} files and folders: name a smaller folder")
                     self.examined += 1
                     names.append((entry.name, entry.is_dir(follow_symlinks=False) or self._is_inner_link(entry)))
         except OSError:

@@ -32,7 +32,7 @@ from perstack.core.definitions.skills import (
 from perstack.core.secrets.masking import masked_words
 from perstack.diagnostics.rule_checks import warn_of_rules
 from perstack.engine.plugins.job_skills import with_file_in
-from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
+from perstack.engine.plugins.provider_tools import find_problems, find_tool, offer_tools, unused_options
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
@@ -147,15 +147,17 @@ async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: P
         return  # which provider is used depends on the machine, or was reported already
     tools = await _tools_of(plugins.providers[setting.provider_name], setting, env)
     wrong_indexes: set[str | int] = set()
-    for at, problem in problems(expert, setting.provider_name, tools):
+    for at, problem in find_problems(expert, setting.provider_name, tools):
         report.error((*draft.at, *at), problem)
         wrong_indexes.add(at[1])
     for name in unused_options(expert, tools):
         report.warn((*draft.at, "providerToolOptions", name), f"has no effect: `providerTools` has no `{name}`")
-    withheld = offer_tools(expert, setting.provider_name, tools, chain_of(project, expert)).withheld
+    withheld = offer_tools(expert, setting.provider_name, tools, chain_of(project, expert)).withheld_reasons
     fallbacks = [name for name in _fallbacks(project, expert, plugins) if name != setting.provider_name]
     tools_by_name = {name: plugins.providers[name].tools for name in fallbacks}
-    withheld_by_fallbacks = [offer_tools(expert, name, tools, ()).withheld for name, tools in tools_by_name.items()]
+    withheld_by_fallbacks = [
+        offer_tools(expert, name, tools, ()).withheld_reasons for name, tools in tools_by_name.items()
+    ]
     for index, name in enumerate(expert.provider_tools):
         tool = find_tool(name, tools)
         for reasons in () if tool is None or tool.name in wrong_indexes else (withheld, *withheld_by_fallbacks):

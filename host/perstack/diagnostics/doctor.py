@@ -21,7 +21,7 @@ from perstack.core.definitions.settings import RECORDED
 from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import end_leftover_programs
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider
 from perstack.iterations.programs import command_sandbox
@@ -77,7 +77,7 @@ async def run_program(setup: HostSetup, expert: Expert, argv: Sequence[str]) -> 
 
     Raises UsageError if it cannot be started, and the errors of `HostSetup.check_sandbox`.
     """
-    async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert.key) as sandbox:
+    async with end_leftover_programs(setup.storage), command_sandbox(setup, expert.key) as sandbox:
         env = {**inherit_variables(setup.env.without_stored, sandbox.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:

@@ -194,7 +194,7 @@ class Skills:
         runtimes = setup.runtimes("install")
 
         async def context_of(key: str) -> SkillContext:
-            return await runtimes.context(setup.skill_context("install"), setup.policy(setup.expert(key)))
+            return await runtimes.skill_context(setup.skill_context("install"), setup.policy(setup.expert(key)))
 
         try:
             new, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step, setup.agreement)

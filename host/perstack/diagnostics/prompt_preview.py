@@ -72,12 +72,12 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
             run_id=context.job_id,
             is_coordinator=is_coordinator,
             policy=setup.policy(expert),
-            own_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
+            host_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
         )
         await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
         catalogue = await opened.refresh()
-        problems += map(Note, catalogue.differing.values())
-        problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.renamed.items())
+        problems += map(Note, catalogue.difference_notices.values())
+        problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.rename_notices.items())
         return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
     finally:
         await skills.close()
@@ -147,7 +147,7 @@ async def preview_prompt(setup: HostSetup, expert: Expert, *, as_delegate: bool)
         parts=parts,
         shown=tools.shown,
         deferred=tools.deferred,
-        problems=(*tools.problems, *map(Note, offer.withheld.values())),
+        problems=(*tools.problems, *map(Note, offer.withheld_reasons.values())),
         schema=schema,
         provider=None if settings is None else settings.provider.provider_name,
         model=None if settings is None else settings.model,

@@ -15,11 +15,11 @@ from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import (
-    Appended,
+    AppendedState,
     E,
     EventLog,
     InvalidEvent,
-    Loaded,
+    LoadedState,
     PartialLog,
     S,
     StoredLine,
@@ -160,7 +160,7 @@ class IndexedLog(Generic[S, E, M]):
         self._log = EventLog(self._space, definition)
         self.location = storage.location
 
-    async def load(self, owner_id: str) -> Loaded[S]:
+    async def load(self, owner_id: str) -> LoadedState[S]:
         """Return the state of a log. Raises NotFound and Damaged."""
         loaded = (await self.read_intact(owner_id)).or_raise().loaded
         if loaded is None:
@@ -179,7 +179,7 @@ class IndexedLog(Generic[S, E, M]):
         # The log may have been deleted and created again after its summary was read.
         return await self._read_and_compare(owner_id)
 
-    async def append(self, owner_id: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
+    async def append(self, owner_id: str, loaded: LoadedState[S] | None, events: Sequence[E]) -> AppendedState[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
         definition = self._definition
         await definition.store.before_append(self._space, owner_id, EMPTY_LOG if loaded is None else loaded.head)
@@ -200,7 +200,7 @@ class IndexedLog(Generic[S, E, M]):
             return self._definition.damaged_summary(owner_id, state, str(error))
         raise self._not_found(owner_id)
 
-    async def _summarize(self, owner_id: str, loaded: Loaded[S]) -> M:
+    async def _summarize(self, owner_id: str, loaded: LoadedState[S]) -> M:
         return self._definition.summary(loaded.state)
 
     def shortened_log_error(self, owner_id: str, events: int, expected_events: int) -> Damaged:

@@ -63,7 +63,7 @@ async def command_sandbox(setup: HostSetup, expert_key: str | None) -> AsyncGene
     await setup.check_policies((policy,))
     runtimes = setup.runtimes("")
     try:
-        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
+        yield CommandSandbox(await runtimes.get(policy), policy.env, policy.runtime != LOCAL)
     finally:
         await runtimes.close()
 

@@ -18,8 +18,8 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
-from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.delegate_leases_and_stop_requests import end_leftover_programs
+from perstack.engine.log.event_log import AppendedState, LoadedState
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage_access import log_of, read_summary
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
@@ -115,18 +115,18 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def lease(self, series_id: str) -> AsyncGenerator[None]:
         """Hold the lease of a series; end what an earlier driver left running. Raises Conflict, naming the holder."""
         holder = this_process()
-        async with self._space.lease(series_id, holder), leftover_programs_ended(self._space):
+        async with self._space.lease(series_id, holder), end_leftover_programs(self._space):
             yield
 
     async def append(
-        self, owner_id: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
-    ) -> Appended[SeriesState]:
+        self, owner_id: str, loaded: LoadedState[SeriesState] | None, events: Sequence[StoredSeriesEvent]
+    ) -> AppendedState[SeriesState]:
         """Append events; when a series starts or resumes, announce a later stop to the anchor first."""
         if loaded is None or loaded.state.status != "running":
             await self._audit.expect(Owner("iterations", owner_id))
         return await super().append(owner_id, loaded, events)
 
-    async def send_head(self, loaded: Loaded[SeriesState]) -> None:
+    async def send_head(self, loaded: LoadedState[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
         await self._audit.send_after_stop(Owner("iterations", loaded.state.id), loaded.head)
 
@@ -153,7 +153,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
                 return None if series_summary.status == "running" else series_summary
         return None
 
-    async def _summarize(self, owner_id: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
+    async def _summarize(self, owner_id: str, loaded: LoadedState[SeriesState]) -> SeriesSummary:
         return summary_of_series(await self._with_driver_state(owner_id, loaded.state))
 
     async def _with_driver_state(self, series_id: str, series: SeriesState) -> SeriesState:
@@ -191,7 +191,7 @@ class SeriesDriver:
         setup: HostSetup,
         on_event: OnEvent | None,
         on_fact: OnFact | None,
-        loaded: Loaded[SeriesState] | None = None,
+        loaded: LoadedState[SeriesState] | None = None,
     ) -> None:
         """Create; without `loaded` the first recorded event must start the series."""
         self._log = log

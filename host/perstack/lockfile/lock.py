@@ -133,12 +133,12 @@ class Lock(Record):
             entry if entry is not None and all(_may_exempt(tool, is_plugin=is_plugin) for tool in entry.tools) else None
         )
 
-    def toolset_of(self, definition: Skill) -> Toolset | None:
+    def locked_toolset(self, definition: Skill) -> Toolset | None:
         """Return the tools of `of_skill`."""
         locked = self.of_skill(definition)
         return None if locked is None else locked.toolset()
 
-    def agreed(self, toolset: Toolset, *, is_locked: bool) -> AgreedTools:
+    def agreed_definitions(self, toolset: Toolset, *, is_locked: bool) -> AgreedTools:
         return AgreedTools(toolset, is_locked=is_locked)
 
     def notice_for(self, definition: Skill) -> str:

@@ -387,7 +387,7 @@ class RecordedCalls:
     def __init__(self, project: Project, factories: Sequence[SkillFactory], workspace: Path) -> None:
         self._project = project
         self._factories = factories
-        self._resolve: Resolve = path_resolver(workspace, remembers=True)
+        self._resolve: Resolve = path_resolver(workspace, caches_folders=True)
         self._root = str(workspace)
         self._tools: dict[str, ToolsByName] = {}
 

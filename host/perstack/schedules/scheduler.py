@@ -23,7 +23,7 @@ from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.delegate_leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.delegate_leases_and_stop_requests import end_leftover_programs
 from perstack.engine.log.storage_access import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.iterations.commands import poll_command
@@ -298,7 +298,7 @@ class Scheduler:
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._source.setup
         expert_key = agent_id if agent_id in setup.project.experts else None
-        async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert_key) as sandbox:
+        async with end_leftover_programs(setup.storage), command_sandbox(setup, expert_key) as sandbox:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
             return await poll_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
 

@@ -25,7 +25,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.event_log import AppendedState, LoadedState
 from perstack.engine.log.storage_access import log_of
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries, StoredSummary
@@ -154,14 +154,14 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         super().__init__(storage, SCHEDULES)
         self._audit = audit
 
-    async def load_state(self, name: str) -> Loaded[ScheduleState] | None:
+    async def load_state(self, name: str) -> LoadedState[ScheduleState] | None:
         """Return a schedule's state, folded from its index entry on; None if nothing has happened. Raises Damaged."""
         stored = await SCHEDULES.store.read(self._space, name)
         return await self._load_from_entry(name, stored) or (await self.read_intact(name)).or_raise().loaded
 
     async def add(
-        self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
-    ) -> Appended[ScheduleState]:
+        self, name: str, loaded: LoadedState[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
+    ) -> AppendedState[ScheduleState]:
         """Append events. Raises Conflict if another process has appended in the meantime."""
         if loaded is None:
             with suppress(Conflict):  # a process that died before the first event has left an empty log
@@ -169,8 +169,8 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
         return await shield_until_done(self.append(name, loaded, events))
 
     async def append(
-        self, owner_id: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
-    ) -> Appended[ScheduleState]:
+        self, owner_id: str, loaded: LoadedState[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
+    ) -> AppendedState[ScheduleState]:
         """Append events, and send the head to the anchor unless a Job is running."""
         await self._audit.expect(Owner("schedule", owner_id))
         appended = await super().append(owner_id, loaded, events)
@@ -178,21 +178,21 @@ class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState])
             await self._audit.send_after_stop(Owner("schedule", owner_id), appended.head)
         return appended
 
-    async def _load_from_entry(self, name: str, stored: StoredSummary) -> Loaded[ScheduleState] | None:
+    async def _load_from_entry(self, name: str, stored: StoredSummary) -> LoadedState[ScheduleState] | None:
         """Fold the log from the index entry on; None if there is no entry, or it does not belong to this log."""
         head = stored.head
         if head is None or stored.text is None:
             return None
-        loaded: Loaded[ScheduleState] | None = None
+        loaded: LoadedState[ScheduleState] | None = None
         # An error is reported by the fold of the whole log, which follows.
         with suppress(ValidationError, ValueError, LookupError, StorageError):
             state = ScheduleState.model_validate_json(stored.text)
             async with aclosing(self._log.events(log_of(name), after=head.seq - 1)) as lines:
                 async for line in lines:
                     if loaded is not None:
-                        loaded = Loaded(evolve_schedule(loaded.state, line.event), line.head)
+                        loaded = LoadedState(evolve_schedule(loaded.state, line.event), line.head)
                     elif line.head == head:
-                        loaded = Loaded(state, head)
+                        loaded = LoadedState(state, head)
                     else:
                         return None
             return loaded
@@ -361,5 +361,5 @@ class Schedules:
         )
 
 
-def _state(loaded: Loaded[ScheduleState] | None) -> ScheduleState | None:
+def _state(loaded: LoadedState[ScheduleState] | None) -> ScheduleState | None:
     return None if loaded is None else loaded.state

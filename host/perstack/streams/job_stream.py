@@ -242,7 +242,7 @@ class Streams:
         Raises UsageError for an `output` that cannot be used.
         """
         results = result_reader(output)
-        context = results.add_to(replace(self._source.setup, is_attended=lambda: True))
+        context = results.with_schema_and_check(replace(self._source.setup, is_attended=lambda: True))
         stream = JobStream(self, self._jobs.with_context(SetupSource(context)), drive_job, results)
         self._streams.add(stream)
         return stream

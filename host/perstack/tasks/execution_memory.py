@@ -98,14 +98,14 @@ class StoredTasks(TaskMemory):
 
     async def resolve_id(self, typed: str) -> str:
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
-        from perstack.engine.jobs.id_resolution import position_from_last, resolve_id, too_few
+        from perstack.engine.jobs.id_resolution import position_from_last, resolve_id, too_few_error
 
         position = position_from_last(typed)
         if position is None:
             return await resolve_id(self._storage, typed, ("task",))
         tasks = (await self.list(limit=position + 1)).tasks
         if len(tasks) <= position:
-            raise too_few("task", len(tasks), self._storage)
+            raise too_few_error("task", len(tasks), self._storage)
         return tasks[position].task_id
 
     async def do(self, command: TaskCommand[_R]) -> _R:

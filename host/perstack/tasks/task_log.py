@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from perstack.core.base.ids import Owner
 from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
-from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.event_log import AppendedState, LoadedState
 from perstack.engine.log.storage_access import log_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries
@@ -106,8 +106,8 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             raise Conflict(f"task {task_id} is being deleted by another process") from conflict
 
     async def append(
-        self, owner_id: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
-    ) -> Appended[TaskState]:
+        self, owner_id: str, loaded: LoadedState[TaskState] | None, events: Sequence[StoredTaskEvent]
+    ) -> AppendedState[TaskState]:
         """Append events, and send the head to the anchor unless the task runs after them."""
         if _is_running_after(loaded, events):
             return await super().append(owner_id, loaded, events)
@@ -138,14 +138,14 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 rows.append(_row_of(await self.summary(task_id)))
         return rows
 
-    async def _summarize(self, owner_id: str, loaded: Loaded[TaskState]) -> TaskSummary:
+    async def _summarize(self, owner_id: str, loaded: LoadedState[TaskState]) -> TaskSummary:
         task_summary = await super()._summarize(owner_id, loaded)
         with suppress(StorageError):  # lists work without the entry
             await TASKS.store.put(self._space, owner_id, task_summary, loaded.head)
         return task_summary
 
 
-def _is_running_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
+def _is_running_after(loaded: LoadedState[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
     """Return whether the task runs after these events; True if they cannot follow, which the append then reports."""
     try:
         return runs_after(None if loaded is None else loaded.state, events)

@@ -195,7 +195,7 @@ class DefinitionFile:
     def _read_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
 
-        from perstack.config.file_patterns import TooMuch, matches
+        from perstack.config.file_patterns import TooManyNames, matches
 
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))
@@ -208,7 +208,7 @@ class DefinitionFile:
         is_pattern = has_magic(pattern)
         try:
             names = matches(pattern, folder, report.search) if is_pattern else [pattern]
-        except TooMuch as error:
+        except TooManyNames as error:
             report.error(at, f"`{pattern}` {error}")
             return
         if is_pattern:

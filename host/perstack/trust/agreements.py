@@ -191,9 +191,9 @@ class Agreement:
     def check_evaluator(self, settings: Iterate, expert_key: str) -> None:
         self.check(items_of_iterate(settings, expert_key, self.own))
 
-    def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> list[str]:
+    def undeclared_effects(self, expert: Expert, project: Project, declared_project: Project) -> list[str]:
         """Return a phrase, without values, for each item of another project's Expert that is not declared here."""
-        own = replace(self.own, contains=ownership_of(of_project).contains)
+        own = replace(self.own, contains=ownership_of(project).contains)
         known = digests_of(items_to_trust(declared_project, self.own))
         items = items_to_trust(Project(experts={expert.key: expert}), own)
         return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in known]

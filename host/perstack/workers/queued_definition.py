@@ -51,7 +51,7 @@ async def enqueue(drive: JobDrive, session: RunSession, queue_request: QueueRequ
     fields = QueueFields(by=queue_request.by, definition=digest, due=queue_request.due, priority=queue_request.priority)
     session.add(QueueRun(**session.stamp(), **fields))
     await session.flush()
-    for run_id in drive.unrecorded_answers:
+    for run_id in drive.runs_with_unrecorded_answer:
         await _record_answer_of(drive, drive.runs[run_id])
     await session.write_checkpoint()
     return await drive.summary_file.write(is_driven=False)

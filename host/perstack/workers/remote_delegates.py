@@ -26,7 +26,7 @@ from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
-from perstack.engine.log.event_log import Loaded
+from perstack.engine.log.event_log import LoadedState
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
@@ -89,7 +89,7 @@ class RemoteRuns:
         return run
 
     async def _read_new_events(self, run_id: str, run: Run | None) -> Run | None:
-        since = None if run is None else Loaded(run, run.head)
+        since = None if run is None else LoadedState(run, run.head)
         has_changed = False
         async with aclosing(self._logs.fold(RunRef(self._job.id, run_id), since=since)) as lines:
             async for line, state in lines:

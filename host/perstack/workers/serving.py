@@ -26,8 +26,8 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
-from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases, leftover_programs_ended
-from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
+from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases, end_leftover_programs
+from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_start_event
 from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
@@ -110,7 +110,7 @@ class JobServer:
     async def _serve_job(self, service: _Service, job_id: str) -> JobSummary:
         from perstack.engine.runs.beginning import ResumedRun
 
-        async with self._runner.leased_queued(job_id) as stop:
+        async with self._runner.lease_queued_job(job_id) as stop:
             job = await self._reader.load(job_id)
             run = job.coordinator
             reason = reason_to_resume(run, service.setup.clock.now())
@@ -177,7 +177,7 @@ class JobServer:
         drive = self._runner.job_drive(runnable, loaded_job, resumed_run, service.on_event, stop, worker=service.role())
         session = RunStarter(drive).resume(resumed_run)
         start, limits = session.run.start, session.run.limits
-        drive.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
+        drive.emit.display(runtime_start_event(start, limits, self._reader.storage.location, clock.now()))
         try:
             await RunLoop(drive, await Allowance.open(drive, session)).drive_root(session)
         finally:
@@ -191,8 +191,8 @@ class JobServer:
         key, requested = order_key(job_id, run_id), partial(holders.wait_for_stop_request, run_id, holder)
         async with (
             leased,
-            leftover_programs_ended(storage),
-            self._runner.active.owned_by_current_task(key, requested) as stop,
+            end_leftover_programs(storage),
+            self._runner.active.register_current_task(key, requested) as stop,
         ):
             yield stop
 

@@ -189,7 +189,7 @@ def _read_toolset(setup: HostSetup, skill: Skill) -> SkillTools:
     try:
         specs, source = tools_of_skill(setup.plugins.skills, skill), "always the same"
         if specs is None:
-            locked, source = setup.lock().toolset_of(skill), "as perstack.lock has them"
+            locked, source = setup.lock().locked_toolset(skill), "as perstack.lock has them"
             specs = None if locked is None else tuple(_picked_specs(locked.specs, skill))
     except PerstackError as error:
         return SkillTools(skill.name, str(error))

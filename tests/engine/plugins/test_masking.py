@@ -401,9 +401,9 @@ def test_what_is_masked_is_filled_in_again_to_the_letter(given: str, secret: str
     try:
         value, wanted = json.loads(masked), json.loads(given)
     except json.JSONDecodeError:
-        assert vault.filled({"text": masked}, None) == {"text": given}
+        assert vault.fill_args({"text": masked}, None) == {"text": given}
     else:
-        filled = vault.filled({"value": value}, None)["value"]
+        filled = vault.fill_args({"value": value}, None)["value"]
         assert str(filled).replace(" ", "") == str(wanted).replace(" ", "")  # JSON in JSON is written without spaces
 
 

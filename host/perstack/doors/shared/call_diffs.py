@@ -19,7 +19,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
 from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
 from perstack.core.files.text_edit import Replacement, replacement
-from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unread
+from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unreadable
 from perstack.errors import SkillError
 
 _EDIT_ARGS = ("oldText", "newText")
@@ -81,7 +81,7 @@ def edit_in_workspace(workspace: Path, tool_name: str, args: JsonObject) -> File
         is_new = tool_name == "writeTextFile" and not is_edit(args)
         return edit._replace(note=f"{name} is a new file" if is_new else f"{name} does not exist")
     except (OSError, ValueError, RuntimeError) as error:
-        return edit._replace(note=f"not compared with the file: {name} {reason_unread(error)}")
+        return edit._replace(note=f"not compared with the file: {name} {reason_unreadable(error)}")
     if not is_text(data):
         return edit._replace(note=f"not compared with the file: {name} is not a text file")
     if old is not None and new is not None:

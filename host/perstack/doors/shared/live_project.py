@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.file_patterns import TooMuch, matches
+from perstack.config.file_patterns import TooManyNames, matches
 from perstack.config.project_place import folder_of, is_named
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable
@@ -40,7 +40,7 @@ def included_files(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
 def _matching_files(folder: Path, pattern: str) -> tuple[str, ...]:
     try:
         return tuple(matches(pattern, folder))
-    except TooMuch:
+    except TooManyNames:
         return ()  # the folder has grown too large since it was read: keep what was read
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AuditTrail(Protocol):
-    """The audit of a project. Writers of logs report each stop and removal; it never fails or delays them."""
+    """The audit of a project. Writers of logs report each stop and removal; reporting never fails or delays them."""
 
     @property
     def key_variable(self) -> str | None:

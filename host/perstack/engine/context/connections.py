@@ -29,18 +29,18 @@ def open_state(
     plugins: Plugins,
     project: Project,
     place: ProjectPlace,
-    named: str | None,
+    named_address: str | None,
     env: Mapping[str, str],
     agreement: TrustCheck,
 ) -> Storage:
-    """Open the storage at the address `named`, relative to the current folder, or without one the project's.
+    """Open the storage at the address `named_address`, relative to the current folder, or without one the project's.
 
     Raises UsageError if the storage is not installed or not trusted, if a variable is not set, or if a link leads to
     the project's own state.
     """
     setting = project.storage_setting
-    if named is not None:
-        address = storage_address(plugins, named, env)
+    if named_address is not None:
+        address = storage_address(plugins, named_address, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
         return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
     agreement.check_keys(project, ("storage", "storage_setting"))
@@ -60,32 +60,33 @@ def _refuse_link(storage: Storage, root: Path) -> None:
     real = Path(os.path.realpath(storage.location))
     if real != Path(os.path.realpath(root), state.relative_to(root)):
         raise UsageError(
-            f"the state is not kept in {state}, because a link there leads to {real}: remove it if it is not yours",
+            f"the state is not kept in {state}, because a link there leads to {real}:"
+            " remove the link if you did not make it",
             next_steps=(SetOption("storage"),),
         )
 
 
 def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
     """Return the address with the values of its variables. Raises UsageError."""
-    filled = fill_address(address, env)
+    filled_address = fill_address(address, env)
     if variables_in([address]):
-        find_by_address(address, plugins.storage_at, filled)
-    return filled
+        find_by_address(address, plugins.storage_at, filled_address)
+    return filled_address
 
 
 def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
     """Return the address with the values of its variables. Raises UsageError."""
-    filled = fill_address(address, env, "dispatcher")
+    filled_address = fill_address(address, env, "dispatcher")
     if variables_in([address]):
-        find_by_address(address, plugins.dispatcher_at, filled)
-    return filled
+        find_by_address(address, plugins.dispatcher_at, filled_address)
+    return filled_address
 
 
 # The dispatcher that queues Jobs for workers.
 
 
-class Dispatching:
-    """A dispatcher that is opened on first use."""
+class LazyDispatcher:
+    """A project's dispatcher, opened on first use; possibly none."""
 
     def __init__(self, open: Callable[[], Dispatcher | None] = lambda: None, *, is_chosen: bool = False) -> None:
         """`is_chosen`: continued Jobs are queued for workers by default."""
@@ -105,8 +106,10 @@ class Dispatching:
         """Return the dispatcher. Raises UsageError without one."""
         dispatcher = self.dispatcher
         if dispatcher is None:
-            words = "there is no dispatcher to queue a Job for workers: set `dispatcher` in [workers] of perstack.toml"
-            raise UsageError(words, next_steps=(SetOption("dispatcher"),))
+            message = (
+                "there is no dispatcher to queue a Job for workers: set `dispatcher` in [workers] of perstack.toml"
+            )
+            raise UsageError(message, next_steps=(SetOption("dispatcher"),))
         return dispatcher
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
@@ -131,34 +134,37 @@ class Dispatching:
             await dispatcher.close()
 
 
-def dispatching_of(
+def choose_dispatcher(
     plugins: Plugins,
     project: Project,
-    named: str | Dispatcher | None,
-    storage: str,
+    named_dispatcher: str | Dispatcher | None,
+    state_address: str,
     env: Mapping[str, str],
     agreement: TrustCheck,
-) -> Dispatching:
+) -> LazyDispatcher:
     """Return the named dispatcher, the project's, or the storage's database if it can be a dispatcher.
 
-    `storage` is the storage's address, or empty. Opening the project's raises UsageError if it is not trusted.
+    `state_address` is the address of the storage, or empty. Opening the project's dispatcher raises
+    UsageError if it is not trusted.
     """
-    if named is not None and not isinstance(named, str):
-        dispatcher = named
-        return Dispatching(lambda: dispatcher, is_chosen=True)
-    configured = project.workers.dispatcher if project.workers is not None else None
-    if named:
-        return Dispatching(lambda: _open_dispatcher(plugins, named, env), is_chosen=True)
-    if configured is not None:
+    if named_dispatcher is not None and not isinstance(named_dispatcher, str):
+        dispatcher = named_dispatcher
+        return LazyDispatcher(lambda: dispatcher, is_chosen=True)
+    configured_address = project.workers.dispatcher if project.workers is not None else None
+    if named_dispatcher:
+        return LazyDispatcher(lambda: _open_dispatcher(plugins, named_dispatcher, env), is_chosen=True)
+    if configured_address is not None:
 
         def open_configured() -> Dispatcher:
             agreement.check_keys(project, ("workers",))
-            return _open_dispatcher(plugins, configured, env)
+            return _open_dispatcher(plugins, configured_address, env)
 
-        return Dispatching(open_configured, is_chosen=True)
-    if storage.partition(":")[0] in plugins.dispatchers:
-        return Dispatching(lambda: _open_dispatcher(plugins, storage, env), is_chosen=project.workers is not None)
-    return Dispatching()
+        return LazyDispatcher(open_configured, is_chosen=True)
+    if state_address.partition(":")[0] in plugins.dispatchers:
+        return LazyDispatcher(
+            lambda: _open_dispatcher(plugins, state_address, env), is_chosen=project.workers is not None
+        )
+    return LazyDispatcher()
 
 
 def _open_dispatcher(plugins: Plugins, address: str, env: Mapping[str, str]) -> Dispatcher:

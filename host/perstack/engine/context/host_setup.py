@@ -25,7 +25,7 @@ from perstack.core.files.file_names import STATE_FOLDER
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
-from perstack.engine.context.connections import Dispatching
+from perstack.engine.context.connections import LazyDispatcher
 from perstack.engine.context.protection import RUN_FILES, FileOwners, Protection
 from perstack.engine.log.snapshot_protocol import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.providers_and_prices import ProviderPool, RunSettings
@@ -34,7 +34,7 @@ from perstack.engine.plugins.runtimes import (
     Runtimes,
     UnpackedSkill,
     check_policies,
-    reachable,
+    make_skills_readable,
     relocate_policy,
 )
 from perstack.errors import UsageError
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; then the oldest is dropped
 
 
-def not_attended() -> bool:
+def never_attended() -> bool:
     """Return False: nobody answers questions while a Job is driven."""
     return False
 
@@ -75,10 +75,10 @@ class HostSetup:
     providers: ProviderPool
     audit: AuditTrail
     clock: Clock
-    dispatching: Dispatching
+    dispatching: LazyDispatcher
     agreement: TrustCheck
     parts: Parts = NO_PARTS
-    is_attended: Callable[[], bool] = not_attended
+    is_attended: Callable[[], bool] = never_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
     """Caller's check of a Coordinator's result that fits its schema: return the problem, or None."""
@@ -100,15 +100,19 @@ class HostSetup:
             self, project=project, overrides=overrides, declared_project=self.declared_project or self.project
         )
 
-    def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostSetup:
-        """Return this setup with the Expert's budget for one Job, lowered to what remains of a series' budget.
+    def with_budget(
+        self, expert_key: str, remaining_budget: Budget | None, budget_options: Overrides | None = None
+    ) -> HostSetup:
+        """Return this setup with the Expert's budget for one Job, at most the rest of a series' budget.
 
-        `chosen` are the options that determine the Expert's own budget; None for the options of this setup.
+        `budget_options` are the options that determine the Expert's own budget; None for the options of this setup.
         """
-        if remaining is None:
+        if remaining_budget is None:
             return self
-        own_budget = resolve_settings(self.project, self.expert(expert_key), chosen or self.overrides).limits.budget
-        budget = lower_budget(own_budget, remaining) or remaining
+        own_budget = resolve_settings(
+            self.project, self.expert(expert_key), budget_options or self.overrides
+        ).limits.budget
+        budget = lower_budget(own_budget, remaining_budget) or remaining_budget
         overrides = replace(self.overrides, max_cost=budget.max_cost, max_tokens=budget.max_tokens)
         return replace(self, overrides=overrides)
 
@@ -150,12 +154,12 @@ class HostSetup:
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """Return the sandbox policy of an Expert's programs; without `expert`, of programs that belong to none."""
-        nobody = Expert(key="", instruction="")
-        expert = nobody if expert is None else expert
-        return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
+        no_expert = Expert(key="", instruction="")
+        expert = no_expert if expert is None else expert
+        return make_skills_readable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
 
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
-        """Return the sandbox policies of the Expert and of all that it may delegate to."""
+        """Return the sandbox policies of the Expert and of all Experts that it may delegate to."""
         return [self.policy(member) for member in with_delegates(self.project, (expert.key,))]
 
     def emitter(self, on_event: EventListener | None = None) -> Emitter:
@@ -187,7 +191,7 @@ class HostSetup:
             hidden=protection.hidden,
             protected=(*protection.definitions, *protection.programs),
             shown=tuple(skill.folder for skill in self.unpacked_skills or ()),
-            included=self._included,
+            included=self._find_included_files,
             on_notice=notice,
         )
 
@@ -206,8 +210,8 @@ class HostSetup:
 
     def snapshots(self, job_id: str) -> SnapshotRecorder:
         """Create the recorder of a Job's workspace snapshots, without the files that are hidden from tools."""
-        make = self.parts.get(SNAPSHOTS)
-        return make(self.storage, job_id, self.workspace, tuple(self.surroundings(job_id).hidden))
+        make_recorder = self.parts.get(SNAPSHOTS)
+        return make_recorder(self.storage, job_id, self.workspace, tuple(self.surroundings(job_id).hidden))
 
     @property
     def protection(self) -> Protection:
@@ -225,9 +229,9 @@ class HostSetup:
         )
         return self.parts.get(RUN_FILES).protection_of(owners)
 
-    def _included(self) -> list[Path]:
-        """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
-        from perstack.config.file_patterns import TooMuch, matches  # few definitions have includes
+    def _find_included_files(self) -> list[Path]:
+        """Return the files that patterns of `include` match now. Print a notice for a pattern with too many."""
+        from perstack.config.file_patterns import TooManyNames, matches  # imported late: few definitions have includes
 
         folders = sorted({str(Path(name).absolute().parent) for name in self.project.files}, key=len, reverse=True)
         paths: list[Path] = []
@@ -236,7 +240,7 @@ class HostSetup:
             folder = next((candidate for candidate in folders if is_below(pattern, (candidate,))), "/")
             try:
                 paths += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
-            except TooMuch as error:
+            except TooManyNames as error:
                 notice(f"`{pattern}` of `include` {error}; check which files programs have created there")
         return paths
 

@@ -18,9 +18,9 @@ _MAX_SLOTS = 5_000
 _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
-def slots_for(files: int) -> int:
-    """Return how many Jobs a process that may open `files` files may drive. A quarter, at most 256, stays free."""
-    return max(_MIN_SLOTS, min(_MAX_SLOTS, (files - min(256, files // 4)) // _FILES_PER_JOB))
+def slots_for(max_open_files: int) -> int:
+    """Return the maximum number of Jobs that a process may drive. A quarter of its files, at most 256, stays free."""
+    return max(_MIN_SLOTS, min(_MAX_SLOTS, (max_open_files - min(256, max_open_files // 4)) // _FILES_PER_JOB))
 
 
 class Slots:

@@ -1,9 +1,10 @@
 """Jobs that this process drives: their tasks, to stop them, and the questions that their delegates ask.
 
-It also keeps the skills of Jobs at rest. A tool may ask a person in the middle of a call, as MCP servers do, and wait
-for the answer within that call. Closing its session would end the call, and a tool that acts before it asks would act
-twice. So while a person is present, the skills of such a Job stay open until it is answered here. They are closed when
-the Job continues in any other way, an hour later, or when others take their place: the call is then made again.
+This module also keeps the skills of Jobs at rest. A tool may ask a person in the middle of a call, as MCP servers do,
+and wait for the answer within that call. Closing its session would end the call, and a tool that acts before it asks
+would act twice. So while a person is present, the skills of such a Job stay open until it is answered here. They are
+closed when the Job continues in any other way, an hour later, or when other Jobs take their place: the call is then
+made again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from perstack.dataclass import dataclass
 if TYPE_CHECKING:
     from perstack.engine.plugins.job_skills import JobSkills
     from perstack.engine.runs.job_drive import JobDrive, StopFlags
-    from perstack.engine.runs.person_decisions import LiveQuestions  # reading Jobs needs none of it
+    from perstack.engine.runs.person_decisions import LiveQuestions  # for types only: readers of Jobs need none
 
-_MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
+_MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open; few, because each may have processes
 _MAX_KEPT_S = 3600.0  # seconds for which the skills of a Job at rest stay open
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptSkills:
+    """Open skills of a Job at rest, and the timer that closes them."""
+
     skills: JobSkills
     heads: Mapping[str, Head]  # ends of the logs of the Job at rest
     loop: asyncio.AbstractEventLoop
@@ -34,7 +37,7 @@ class _KeptSkills:
 
 
 @dataclass(frozen=True, slots=True)
-class _Active:
+class _ActiveDrive:
     task: asyncio.Task[object]
     stop: StopFlags
 
@@ -43,7 +46,7 @@ class ActiveJobs:
     """The Jobs that this process drives, by id, and Runs driven apart from their Jobs, by the key of the order."""
 
     def __init__(self) -> None:
-        self._active: dict[str, _Active] = {}
+        self._active: dict[str, _ActiveDrive] = {}
         self._questions: dict[str, LiveQuestions] = {}
         self._kept_skills: dict[str, _KeptSkills] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -66,7 +69,7 @@ class ActiveJobs:
         return active is not None
 
     @asynccontextmanager
-    async def owned_by_current_task(
+    async def register_current_task(
         self, key: str, stop_requested: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[StopFlags]:
         """Register the current task as the driver of `key`, and cancel it as soon as `stop_requested` returns."""
@@ -75,18 +78,18 @@ class ActiveJobs:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a Job is driven by a task")
-        active = self._active[key] = _Active(task, StopFlags())
-        watching = asyncio.create_task(stop_requested())
-        watching.add_done_callback(lambda done: None if done.cancelled() else self.stop(key))
+        active = self._active[key] = _ActiveDrive(task, StopFlags())
+        stop_watch = asyncio.create_task(stop_requested())
+        stop_watch.add_done_callback(lambda done: None if done.cancelled() else self.stop(key))
         try:
             yield active.stop
         finally:
-            watching.cancel()
+            stop_watch.cancel()
             self._active.pop(key, None)
 
     @contextmanager
-    def showing(self, job_id: str, questions: LiveQuestions) -> Generator[None]:
-        """Make `questions(job_id)` return these questions of the Job's delegates during the block."""
+    def publish_questions(self, job_id: str, questions: LiveQuestions) -> Generator[None]:
+        """Let `questions(job_id)` return these questions of the Job's delegates during the block."""
         self._questions[job_id] = questions
         try:
             yield
@@ -99,8 +102,8 @@ class ActiveJobs:
 
     # --- skills of Jobs at rest -----------------------------------------------------------------------------------
 
-    async def leave_skills(self, drive: JobDrive) -> None:
-        """Close the skills of a Job that is no longer driven; keep them if one of their calls waits for an answer."""
+    async def keep_or_close_skills(self, drive: JobDrive) -> None:
+        """Close the skills of a Job that is no longer driven, or keep them if one of their calls waits."""
         setup, loaded_job = drive.setup, drive.job
         is_answered_here = setup.is_attended() and loaded_job.question is not None and not drive.worker.name
         if not (is_answered_here and drive.skills.has_waiting_call):
@@ -113,8 +116,8 @@ class ActiveJobs:
         if len(self._kept_skills) > _MAX_KEPT_JOBS:
             await self.close_skills(next(iter(self._kept_skills)))
 
-    async def continue_skills(self, drive: JobDrive, heads: Mapping[str, Head], *, resumes: bool) -> None:
-        """Give a Job the skills that were kept for it, if it resumes where it was left; close them otherwise.
+    async def reuse_or_close_skills(self, drive: JobDrive, heads: Mapping[str, Head], *, resumes: bool) -> None:
+        """Give a Job the skills that were kept for it if it resumes where it stopped; otherwise close them.
 
         `heads` are the ends of its logs before it resumes.
         """
@@ -122,7 +125,7 @@ class ActiveJobs:
         if kept_skills is None:
             return
         if resumes and kept_skills.heads == heads and kept_skills.loop is asyncio.get_running_loop():
-            self._forget(drive.job.id)
+            self._pop_skills(drive.job.id)
             kept_skills.skills.continue_as(drive.skills)
             drive.skills = kept_skills.skills
         else:
@@ -130,7 +133,7 @@ class ActiveJobs:
 
     async def close_skills(self, job_id: str) -> None:
         """Close the skills that are kept for a Job, if there are any."""
-        kept_skills = self._forget(job_id)
+        kept_skills = self._pop_skills(job_id)
         # if another event loop opened them, it has ended and has cancelled their tasks
         if kept_skills is not None and kept_skills.loop is asyncio.get_running_loop():
             await kept_skills.skills.close()
@@ -143,7 +146,7 @@ class ActiveJobs:
         if closing:
             await asyncio.wait(closing)
 
-    def _forget(self, job_id: str) -> _KeptSkills | None:
+    def _pop_skills(self, job_id: str) -> _KeptSkills | None:
         kept_skills = self._kept_skills.pop(job_id, None)
         if kept_skills is not None:
             kept_skills.expiry.cancel()

@@ -19,35 +19,36 @@ _MAX_ID_CHARACTERS = 128
 _MAX_MATCHES_SHOWN = 10
 
 
-async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
-    """Return the complete id for a typed one; the suffix of a Run, checkpoint or question is kept.
+async def resolve_id(storage: Storage, typed_id: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
+    """Return the complete id for `typed_id`; the suffix of a Run, checkpoint or question is kept.
 
     `@last` is the most recently written owner of the first kind, `@last~1` the one before. An unknown id is returned
     unchanged. Raises UsageError for an ambiguous prefix, and NotFound for too large a number.
     """
-    match = re.fullmatch(_LAST_PATTERN, typed)
+    match = re.fullmatch(_LAST_PATTERN, typed_id)
     if match is not None:
-        return await _nth(storage, int(match[1] or 0), kinds[0]) + match[2]
-    if re.fullmatch(_ID_PATTERN, typed) is None:
-        return typed
-    heads = [head for head in (typed, *_possible_job_ids(typed)) if len(head) <= _MAX_ID_CHARACTERS]
+        return await _nth_latest(storage, int(match[1] or 0), kinds[0]) + match[2]
+    if re.fullmatch(_ID_PATTERN, typed_id) is None:
+        return typed_id
+    heads = [head for head in (typed_id, *_possible_job_ids(typed_id)) if len(head) <= _MAX_ID_CHARACTERS]
     for head in heads:
         for kind in kinds:
             if await space_of(storage, kind).has_job(head):
-                return typed
+                return typed_id
     ids = [owner_id for kind in kinds for owner_id in await job_ids(space_of(storage, kind))]
     for head in heads:
         matches = [owner_id for owner_id in ids if owner_id.startswith(head)]
         if len(matches) == 1:
-            return matches[0] + typed[len(head) :]
+            return matches[0] + typed_id[len(head) :]
         if matches:
-            raise _ambiguous(head, matches)
-    return typed
+            raise _ambiguous_id_error(head, matches)
+    return typed_id
 
 
-def _possible_job_ids(typed: str) -> list[str]:
+def _possible_job_ids(typed_id: str) -> list[str]:
+    """Return the typed id without its last numbers, in case these are a Run's and an event's."""
     candidates: list[str] = []
-    head = typed
+    head = typed_id
     for _ in range(2):
         head, dash, number = head.rpartition("-")
         if not (dash and head and number.isdigit()):
@@ -56,36 +57,36 @@ def _possible_job_ids(typed: str) -> list[str]:
     return candidates
 
 
-def _ambiguous(typed: str, matches: list[str]) -> UsageError:
+def _ambiguous_id_error(typed_id: str, matches: list[str]) -> UsageError:
     more = f" and {len(matches) - _MAX_MATCHES_SHOWN} more" if len(matches) > _MAX_MATCHES_SHOWN else ""
     shown_ids = ", ".join(sorted(matches)[:_MAX_MATCHES_SHOWN])
-    return UsageError(f"{typed} matches {shown_ids}{more}: type more characters of the id")
+    return UsageError(f"{typed_id} matches {shown_ids}{more}: type more characters of the id")
 
 
 async def nth_latest_job(storage: Storage, number: int) -> str:
     """Return the begun Job that was written to last, or `number` places earlier. Raises NotFound."""
-    return await _nth(storage, number, "job")
+    return await _nth_latest(storage, number, "job")
 
 
-async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
-    skips, space = number, space_of(storage, kind)
+async def _nth_latest(storage: Storage, number: int, kind: OwnerKind) -> str:
+    remaining, space = number, space_of(storage, kind)
     async for page in pages(lambda after: space.jobs(limit=20, after=after)):
         for owner_id in page.ids:
             if (await space.runs(owner_id, limit=1)).ids:
-                if not skips:
+                if not remaining:
                     return owner_id
-                skips -= 1
-    raise too_few(kind, number - skips, storage)
+                remaining -= 1
+    raise too_few_error(kind, number - remaining, storage)
 
 
-def position_from_last(typed: str) -> int | None:
+def position_from_last(typed_id: str) -> int | None:
     """Return the number in `@last~N`, 0 for `@last`; None for an id."""
-    match = re.fullmatch(_LAST_PATTERN, typed)
+    match = re.fullmatch(_LAST_PATTERN, typed_id)
     return None if match is None or match[2] else int(match[1] or 0)
 
 
-def too_few(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
-    """Create the error for an `@last~N` with too large an N."""
+def too_few_error(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
+    """Return the error for `@last~N` if only `number` owners of the kind exist."""
     info = OWNER_KINDS[kind]
     if number:
         return NotFound(

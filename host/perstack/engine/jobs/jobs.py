@@ -168,7 +168,7 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         new_fields, results = checked_fields(caller_fields), result_reader(output)
-        setup = results.add_to(self.source.setup)
+        setup = results.with_schema_and_check(self.source.setup)
         expert, query = setup.expert(expert_key), check_query(query)
         setup.project.check_guarded(expert.key)
         job_id = await self.id_or_latest(job_id)
@@ -177,7 +177,7 @@ class Jobs(JobReader):
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
-            base = await self._base(job, resume_from)
+            base = await self._base_run(job, resume_from)
             check_same_expert(base, expert, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
             return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
@@ -213,25 +213,25 @@ class Jobs(JobReader):
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
         """
-        question_id = asked_id(question, question_id)
+        question_id = asked_question_id(question, question_id)
         event_id = question_id or (resume_from if job_id is None else None)
         job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
         from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
         unread_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
-        setup = (results.checking if resumes else results.add_to)(self.source.setup)
+        setup = (results.with_check if resumes else results.with_schema_and_check)(self.source.setup)
 
         async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
                 results.check_recorded(job.coordinator)
                 return answer_current(job, job.coordinator, unread_answer, setup.overrides)
-            base = await self._base(job, resume_from)
+            base = await self._base_run(job, resume_from)
             return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), unread_answer)
 
-        queue = self.queue.requests(setup, by, drive)
+        queue = self.queue.decide_queueing(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
-        return results.read(await self.queue.ordered(summary))
+        return results.read(await self.queue.submit_order(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -273,7 +273,7 @@ class Jobs(JobReader):
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.id_or_latest(job_id), result_reader(output)
-        setup = results.checking(self.source.setup)
+        setup = results.with_check(self.source.setup)
         overrides = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
         async def decide(job: Job) -> ResumedRun:
@@ -301,9 +301,9 @@ class Jobs(JobReader):
             decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
-        queue = None if drive else self.queue.requests(setup, by, drive)
+        queue = None if drive else self.queue.decide_queueing(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
-        return results.read(summary if queue is None else await self.queue.ordered(summary))
+        return results.read(summary if queue is None else await self.queue.submit_order(summary))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -372,20 +372,20 @@ class Jobs(JobReader):
                 await self.queue.withdraw(job_id)
 
     async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
-        """Close each Run that is not completed. The Coordinator's is first: it closes the Job. Can be repeated."""
+        """Close each Run that is not completed, first the Coordinator's, which closes the Job. Idempotent."""
         from perstack.core.runs.events.lifecycle import CloseRun
         from perstack.engine.log.job_summary_file import JobSummaryFile
         from perstack.engine.log.run_session import RunSession
 
         await self.active.close_skills(loaded_job.id)
-        job, last, setup = loaded_job, loaded_job.coordinator, self.source.setup
-        if last.status == "completed":
-            step = Continue(job.id, last.start.expert_key)
+        job, coordinator, setup = loaded_job, loaded_job.coordinator, self.source.setup
+        if coordinator.status == "completed":
+            step = Continue(job.id, coordinator.start.expert_key)
             raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
-        others = (run for run in loaded_job.runs.values() if run is not last)
-        open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
+        other_runs = (run for run in loaded_job.runs.values() if run is not coordinator)
+        open_runs = [run for run in (coordinator, *other_runs) if run.closed is None and run.status != "completed"]
         summary_file = JobSummaryFile(setup.storage, job)
-        if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
+        if open_runs:  # if this process dies meanwhile, readers must not trust the summary
             await summary_file.mark_stale()
         emit = setup.emitter()
         for run in open_runs:
@@ -419,14 +419,14 @@ class Jobs(JobReader):
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
-        ordered = await self.queue.runs_with_orders(check_job_id(job_id))
+        runs_with_orders = await self.queue.runs_with_orders(check_job_id(job_id))
         await self.active.close_skills(job_id)
         async with self.source.setup.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
             await self.source.setup.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)
-        for run_id in ordered:
+        for run_id in runs_with_orders:
             await self.queue.withdraw(job_id, run_id)
-        if ordered:
+        if runs_with_orders:
             from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
             await DelegateLeases(self.storage).forget_job(job_id)
@@ -454,7 +454,7 @@ class Jobs(JobReader):
         ]
         return expired_jobs(all_jobs, retention, setup.clock.now())
 
-    async def _base(self, job: Job, resume_from: str | None) -> Run:
+    async def _base_run(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
             return job.coordinator
         base = await self.state_at(resume_from, job.id)
@@ -471,19 +471,20 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
     compactions = (index for index in range(len(events) - 1, 0, -1) if events[index].type == "compactHistory")
     if (compaction := next(compactions, None)) is None:
-        words = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
-        raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
+        message = f"{run.id} has no compaction to undo; compactions of delegates are not undone"
+        raise UsageError(message, next_steps=(Inspect("log", run.start.job_id),))
     index = compaction
-    while _is_of_summary(events[index - 1]):
+    while _belongs_to_summary(events[index - 1]):
         index -= 1
     return ContinuedFrom(run_id=run.id, checkpoint_id=events[index - 1].id, as_it_was=True)
 
 
-def _is_of_summary(event: StoredEvent) -> bool:
+def _belongs_to_summary(event: StoredEvent) -> bool:
+    """Return whether an event before `compactHistory` records the making of its summary."""
     return event.type == "startCompaction" or (event.type == "retry" and event.overflow is None)
 
 
-def asked_id(question: Question | str | None, question_id: str | None) -> str | None:
+def asked_question_id(question: Question | str | None, question_id: str | None) -> str | None:
     """Return the id of a question that a caller names by either argument; None if by neither."""
     if question is None:
         return question_id
@@ -498,6 +499,6 @@ def person_answer(
     signal: str | None = None,
 ) -> UnreadAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answer_reading import UnreadAnswer  # most Jobs read no answers
+    from perstack.core.jobs.answer_reading import UnreadAnswer  # imported late: most Jobs read no answers
 
     return UnreadAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class ResultReader:
-    """Reader of a Job's result for a caller without a model: it leaves setups and summaries unchanged."""
+    """Reader of a Job's result for a caller without a model. Leaves setups and summaries unchanged."""
 
-    def add_to(self, setup: HostSetup) -> HostSetup:
+    def with_schema_and_check(self, setup: HostSetup) -> HostSetup:
         """Return the setup with the model's schema and check, for a Run that begins."""
         return setup
 
-    def checking(self, setup: HostSetup) -> HostSetup:
+    def with_check(self, setup: HostSetup) -> HostSetup:
         """Return the setup with the model's check, for a Run that is resumed and has its schema."""
         return setup
 
@@ -60,34 +60,34 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         self._parsed: tuple[JsonObject, OutputT] | None = None
 
     @override
-    def add_to(self, setup: HostSetup) -> HostSetup:
-        return self.checking(replace(setup, overrides=replace(setup.overrides, output=self._schema)))
+    def with_schema_and_check(self, setup: HostSetup) -> HostSetup:
+        return self.with_check(replace(setup, overrides=replace(setup.overrides, output=self._schema)))
 
     @override
-    def checking(self, setup: HostSetup) -> HostSetup:
-        return replace(setup, check_result=self._problem)
+    def with_check(self, setup: HostSetup) -> HostSetup:
+        return replace(setup, check_result=self._validation_problem)
 
     @override
     def check_recorded(self, run: Run) -> None:
         from perstack.core.runs.state import schema_of_run
 
-        recorded = schema_of_run(run.start)
-        if recorded == self._schema:
+        recorded_schema = schema_of_run(run.start)
+        if recorded_schema == self._schema:
             return
-        words = "was begun without a schema" if recorded is None else "was begun with another JSON schema"
-        remedy = "" if recorded is None else ", or pass the model that it was begun with"
+        how_begun = "was begun without a schema" if recorded_schema is None else "was begun with another JSON schema"
+        remedy = "" if recorded_schema is None else ", or pass the model that it was begun with"
         job_id, name = run.start.job_id, self._model.__name__
-        raise UsageError(f"output: Job {job_id} {words}, not with that of {name}: leave the model out{remedy}")
+        raise UsageError(f"output: Job {job_id} {how_begun}, not with that of {name}: leave the model out{remedy}")
 
     @override
     def read(self, summary: JobSummary) -> ParsedJob[OutputT]:
         if summary.result is None:
             return ParsedJob[OutputT].of(summary, None)
-        if self._parsed is None or self._parsed[0] != summary.result:  # no validator has refused it
+        if self._parsed is None or self._parsed[0] != summary.result:  # another process has checked it
             self._parsed = summary.result, self._model.model_validate_json(canonical_json(summary.result))
         return ParsedJob[OutputT].of(summary, self._parsed[1])
 
-    def _problem(self, value: JsonObject) -> str | None:
+    def _validation_problem(self, value: JsonObject) -> str | None:
         try:
             self._parsed = value, self._model.model_validate_json(canonical_json(value))
         except ValidationError as error:
@@ -103,9 +103,9 @@ def _schema_of(model: object) -> JsonObject:
     try:
         schema: JsonObject = model.model_json_schema()
     except PydanticUserError as error:
-        words = str(error).splitlines()[0]
+        cause = str(error).splitlines()[0]
         raise UsageError(
-            f"output: {model.__name__} has no JSON schema: {words}; use types that pydantic reads from JSON"
+            f"output: {model.__name__} has no JSON schema: {cause}; use types that pydantic reads from JSON"
         ) from error
     kind = schema.get("type", "object")
     if kind != "object":

@@ -67,12 +67,12 @@ class JobReader:
         job_id = await self.id_or_latest(job_id)
         cached = await read_summary(self.storage, job_id, JobSummary)
         if cached is None or cached.id != job_id:  # copied from another Job
-            return await self._derive(job_id)
+            return await self._derive_summary(job_id)
         # a question is derived from the logs: a person must not answer one from a cache
         if cached.status != "running" and cached.asking is None and not _may_be_stale(cached):
             return cached
         try:
-            return await self._derive(job_id)
+            return await self._derive_summary(job_id)
         except NotFound:
             if await self.storage.lease_info(job_id) is None:
                 raise
@@ -150,7 +150,7 @@ class JobReader:
         return job
 
     async def begun_state(self, job_id: str) -> Literal["no", "begun", "removed"]:
-        """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
+        """Return `begun` if an existing Job has events, `removed` if job.json names lost ones, otherwise `no`."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
                 if not await self.storage.read(RunRef(job_id, run_id), limit=1):
@@ -271,7 +271,7 @@ class JobReader:
         return await self.job(job_id)
 
     async def _needs_no_worker(self, job_id: str) -> bool:
-        """Return whether workers are done with a Job that is not driven now; a «running» one was just claimed."""
+        """Return whether workers are done with a Job without a driver. One that is still «running» was just claimed."""
         summary = await self.job(job_id)
         state = job_state(summary, 0, by_workers=True)
         if state != "leftToWorkers":
@@ -297,7 +297,7 @@ class JobReader:
         )
 
     async def _origin_of(self, job_id: str, run_summary: RunSummary) -> ContinuedFrom:
-        from perstack.core.runs.events import parse_event  # lists of Jobs parse no event
+        from perstack.core.runs.events import parse_event  # imported late: lists of Jobs parse no event
 
         with suppress(StorageError, ValueError):
             for line in await self.storage.read(RunRef(job_id, run_summary.id), limit=1):
@@ -311,7 +311,7 @@ class JobReader:
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return the ids of a Job's checkpoints after `after`, Run by Run, oldest first."""
         ids = await run_ids(self.storage, check_job_id(job_id))
-        ref = None if after is None else (await self._place_of(after, job_id))[0]
+        ref = None if after is None else (await self._locate_checkpoint(after, job_id))[0]
         checkpoint_ids: list[str] = []
         for run_id in ids if ref is None else ids[ids.index(ref.run_id) :]:
             places = [checkpoint_at(line.event) for line in await self.events(run_id, job_id=job_id)]
@@ -324,7 +324,7 @@ class JobReader:
 
     async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """Return the state of a Run at a checkpoint. Raises NotFound."""
-        ref, event_id = await self._place_of(checkpoint_id, job_id)
+        ref, event_id = await self._locate_checkpoint(checkpoint_id, job_id)
         run = await self.run_state(ref.job_id, ref.run_id, through=event_id)
         if run is None:
             raise NotFound(f"there is no checkpoint {checkpoint_id}")
@@ -332,14 +332,14 @@ class JobReader:
 
     async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
         """Return a full checkpoint, with its messages, folded from the log."""
-        from perstack.core.jobs.checkpoints import checkpoint_of  # lists of Jobs need none
+        from perstack.core.jobs.checkpoints import checkpoint_of  # imported late: lists of Jobs need none
 
         run = await self.state_at(checkpoint_id, job_id)
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
     async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
         """Return the file of a checkpoint, and write it if it is missing; None if checkpoints are not files."""
-        ref, _ = await self._place_of(checkpoint_id, job_id)
+        ref, _ = await self._locate_checkpoint(checkpoint_id, job_id)
         path = self.storage.checkpoint_path(ref.job_id, checkpoint_id)
         if path is not None and await self.storage.checkpoint(ref.job_id, checkpoint_id) is None:
             from perstack.core.jobs.checkpoints import checkpoint_file
@@ -352,7 +352,7 @@ class JobReader:
         """Return the calls that began, may have had a side effect, and have no result."""
         return unsettled_calls((await self.load(job_id)).runs.values())
 
-    async def _derive(self, job_id: str) -> JobSummary:
+    async def _derive_summary(self, job_id: str) -> JobSummary:
         try:
             job = await self.load(job_id)
         except Damaged as damage:
@@ -362,7 +362,7 @@ class JobReader:
         return summarize(job, is_driven=is_driven)
 
     async def _summary_of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
-        """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
+        """Return the summary of the readable part of the logs, as a failed Job, so that lists of Jobs show it."""
         from perstack.core.jobs.job import Job
 
         job, runs = Job(job_id), dict[str, "Run"]()
@@ -377,7 +377,8 @@ class JobReader:
         unset = {"pause_reason": None, "text": None, "question": None, "finished_at": None}
         return summarize(job, is_driven=False).model_copy(update={**failure, **unset})
 
-    async def _place_of(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
+    async def _locate_checkpoint(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
+        """Return the log of a checkpoint and the id of its event. Raises NotFound."""
         check_id(checkpoint_id, "checkpoint")
         if is_place(checkpoint_id):
             owner, run_id, _ = place_of(checkpoint_id)
@@ -411,7 +412,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
 
 
 def _runs_after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
-    start = next((n for n, run_summary in enumerate(runs, 1) if run_summary.id == run_id), 0)
+    start = next((number for number, run_summary in enumerate(runs, 1) if run_summary.id == run_id), 0)
     return runs[start:]
 
 

@@ -31,8 +31,8 @@ from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing_protocol import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers_protocol import RECORDED_ANSWERS
-from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, leftover_programs_ended
-from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
+from perstack.engine.log.delegate_leases_and_stop_requests import StopRequests, end_leftover_programs
+from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_start_event
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.engine.runs.input_protocols import StoreAttachments, read_attachments
@@ -45,7 +45,11 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.engine.runs.beginning import NewRun, PreparedRun, ResumedRun  # reading Jobs needs none of it
+    from perstack.engine.runs.beginning import (
+        NewRun,
+        PreparedRun,
+        ResumedRun,
+    )  # for types only: readers of Jobs need none
     from perstack.engine.runs.job_drive import JobDrive, StopFlags, WorkerRole
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
@@ -62,7 +66,7 @@ class RunnableContext:
 
     @classmethod
     async def read(cls, setup: HostSetup, expert_key: str, tool_lock: ToolLock | None = None) -> RunnableContext:
-        """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
+        """Read an Expert's and its delegates' Agent Skills, and perstack.lock without `tool_lock`. Raises NotAgreed."""
         setup.agreement.check_definition()
         tool_lock = setup.lock() if tool_lock is None else tool_lock
         setup = replace(setup, task_commands=await setup.parts.get(WAITING_COMMANDS)(setup.storage))
@@ -99,7 +103,7 @@ class JobRunner:
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
-        setup, job_id = job_request.results.add_to(setup), job_request.job_id
+        setup, job_id = job_request.results.with_schema_and_check(setup), job_request.job_id
         listener = as_listener(on_event)
         runnable, prepared_run = await self._prepare_job(setup, job_request, is_driven_here=queue is None)
         attachments = job_request.attachments
@@ -107,8 +111,8 @@ class JobRunner:
 
         async def begin_and_drive() -> JobSummary:
             async with job_slots().hold():
-                created_id = await self._new_job(job_id)
-                async with self._leased(created_id) as stop:
+                created_id = await self._create_job(job_id)
+                async with self._lease_job(created_id) as stop:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
                     start = await self._with_attachments(prepared_run, store_attachments, created_id)
@@ -139,7 +143,7 @@ class JobRunner:
         async def continue_and_drive() -> JobSummary:
             from perstack.engine.runs.beginning import PreparedRun
 
-            async with job_slots().hold(), self._leased(job_id) as stop:
+            async with job_slots().hold(), self._lease_job(job_id) as stop:
                 job = await self._reader.load(job_id)
                 check_not_closed(job)
                 decided_start = await decide(job)
@@ -157,9 +161,9 @@ class JobRunner:
         return await in_own_task(continue_and_drive())
 
     @asynccontextmanager
-    async def leased_queued(self, job_id: str) -> AsyncGenerator[StopFlags]:
+    async def lease_queued_job(self, job_id: str) -> AsyncGenerator[StopFlags]:
         """Hold a slot and the lease of a queued Job that a worker drives."""
-        async with job_slots().hold(), self._leased(job_id) as stop:
+        async with job_slots().hold(), self._lease_job(job_id) as stop:
             yield stop
 
     async def context_of(self, setup: HostSetup, job: Job, tool_lock: ToolLock | None = None) -> RunnableContext:
@@ -304,19 +308,19 @@ class JobRunner:
         setup, heads = runnable.setup, dict(job.heads)
         drive = self.job_drive(runnable, job, start, on_event, stop, worker=worker)
         session = RunStarter(drive).start(start)
-        await self.active.continue_skills(drive, heads, resumes=isinstance(start, ResumedRun))
+        await self.active.reuse_or_close_skills(drive, heads, resumes=isinstance(start, ResumedRun))
         start_run, limits = session.run.start, session.run.limits
-        drive.emit.display(runtime_begins(start_run, limits, setup.storage.location, setup.clock.now()))
+        drive.emit.display(runtime_start_event(start_run, limits, setup.storage.location, setup.clock.now()))
         from perstack.engine.runs.loop import RunLoop  # with all events, after the first one is shown
 
         async with setup.audit.anchored(job):
             try:
-                with self.active.showing(job.id, drive.questions):
+                with self.active.publish_questions(job.id, drive.questions):
                     summary = await RunLoop(drive, await Allowance.open(drive, session)).drive_job(session)
             except BaseException:
                 await drive.close()
                 raise
-            await self.active.leave_skills(drive)
+            await self.active.keep_or_close_skills(drive)
             return summary
 
     # --- stopping -------------------------------------------------------------------------------------------------
@@ -332,22 +336,24 @@ class JobRunner:
             setup, runs = self._source.setup, dict(job.runs)
             await setup.parts.get(REMOTE).stop_remote(setup, job, runs, setup.emitter(), below=below)
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- leases and ids -------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:
+    async def _lease_job(self, job_id: str) -> AsyncGenerator[StopFlags]:
+        """Hold the lease of a Job, end leftover programs, and register this task as the Job's driver."""
         holder, storage = this_process(), self._reader.storage
-        requested = partial(StopRequests(storage).wait_for_stop_request, job_id, holder)
+        stop_requested = partial(StopRequests(storage).wait_for_stop_request, job_id, holder)
         workspace_lease = self._source.setup.parts.get(WORKSPACE_LEASE)
-        leased = workspace_lease(self._source, self._reader, lambda: storage.lease(job_id, holder))
+        lease = workspace_lease(self._source, self._reader, lambda: storage.lease(job_id, holder))
         async with (
-            leased,
-            leftover_programs_ended(storage),
-            self.active.owned_by_current_task(job_id, requested) as stop,
+            lease,
+            end_leftover_programs(storage),
+            self.active.register_current_task(job_id, stop_requested) as stop,
         ):
             yield stop
 
-    async def _new_job(self, job_id: str | None) -> str:
+    async def _create_job(self, job_id: str | None) -> str:
+        """Create a Job, or use an empty one with this id. Return its id. Raises UsageError for a begun Job."""
         storage = self._reader.storage
         if job_id is None:
             ids = new_ids(self._source.setup.clock.now())
@@ -370,5 +376,5 @@ class JobRunner:
         if state == "begun":
             raise UsageError(f"Job {job_id} exists already", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":
-            words = f"Job {job_id} had events, and its logs are gone: put them back from a copy"
-            raise UsageError(words, next_steps=(SetOption("job_id"),))
+            message = f"Job {job_id} had events, and its logs are gone: put them back from a copy"
+            raise UsageError(message, next_steps=(SetOption("job_id"),))

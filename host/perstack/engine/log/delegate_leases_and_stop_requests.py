@@ -16,7 +16,7 @@ from perstack.system.process_guard import GUARD, end_orphaned_programs
 
 
 @asynccontextmanager
-async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
+async def end_leftover_programs(storage: Storage) -> AsyncGenerator[None]:
     """End the programs that a killed process left running here, then run the block under one process guard."""
     if storage.programs is not None:
         await end_orphaned_programs(storage.programs)
@@ -44,7 +44,8 @@ class StopRequests:
     async def stop(self, job_id: str, holder: str) -> None:
         """Request a stop, and wait until that holder does not drive the Job any more.
 
-        Raises Conflict, and withdraws the request, if it still drives it after half a minute. Raises StorageError.
+        Raises Conflict, and withdraws the request, if the holder still drives the Job after `_STOP_TIMEOUT_S`. Raises
+        StorageError.
         """
         space = self._space
         with suppress(Conflict):
@@ -104,18 +105,18 @@ class DelegateLeases:
 
     async def driven_delegates(self, job_id: str | None = None) -> tuple[str, ...]:
         """Return the delegates, of all Jobs or of one, that are driven now. Raises StorageError."""
-        delegates = await self._known_runs(job_id)
+        delegates = await self._leased_run_ids(job_id)
         return tuple([run_id for run_id in delegates if await self.holder(run_id) is not None])
 
     @asynccontextmanager
-    async def lease_all_idle(self, job_id: str, holder: str, extra: Iterable[str] = ()) -> AsyncGenerator[None]:
-        """Hold the leases of all delegates ever driven apart, and of `extra`. Raises Conflict, naming the holder."""
-        delegates = await self._known_runs(job_id)
-        new = [run_id for run_id in extra if run_id not in delegates]
+    async def lease_all_idle(self, job_id: str, holder: str, extra_run_ids: Iterable[str] = ()) -> AsyncGenerator[None]:
+        """Hold the leases of a Job's delegates and of `extra_run_ids`. Raises Conflict, naming the holder of one."""
+        delegates = await self._leased_run_ids(job_id)
+        new_run_ids = [run_id for run_id in extra_run_ids if run_id not in delegates]
         async with AsyncExitStack() as stack:
-            for run_id in new:
+            for run_id in new_run_ids:
                 stack.push_async_callback(self.forget, run_id)
-            for run_id in (*delegates, *new):
+            for run_id in (*delegates, *new_run_ids):
                 await stack.enter_async_context(self.lease(run_id, holder))
             yield
 
@@ -137,13 +138,13 @@ class DelegateLeases:
     async def forget_job(self, job_id: str) -> None:
         """Request drivers of a deleted Job's delegates to stop, and delete the leases."""
         with suppress(StorageError):
-            await asyncio.gather(*(self._end(run_id) for run_id in await self._known_runs(job_id)))
+            await asyncio.gather(*(self._stop_and_forget(run_id) for run_id in await self._leased_run_ids(job_id)))
 
-    async def _known_runs(self, job_id: str | None) -> list[str]:
+    async def _leased_run_ids(self, job_id: str | None) -> list[str]:
         all_ids = await job_ids(self._space)
         return [run_id for run_id in all_ids if job_id is None or job_of_run(run_id) == job_id]
 
-    async def _end(self, run_id: str) -> None:
+    async def _stop_and_forget(self, run_id: str) -> None:
         with suppress(Conflict):
             await self.stop(run_id)
         await self.forget(run_id)

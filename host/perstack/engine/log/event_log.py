@@ -70,8 +70,8 @@ async def read_intact(
         return await storage.read(ref, after=after, limit=count) if count > 0 else [], error
 
 
-def checked(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
-    """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid line."""
+def unseal_lines(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
+    """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid one."""
     head, open_next = EMPTY_LOG, opener_of(lines)
     for line in lines:
         sealed, head = open_next(head, line)
@@ -139,7 +139,7 @@ class StoredLine(Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded(Generic[S]):
+class LoadedState(Generic[S]):
     """A state, and the end of the log that it was folded from."""
 
     state: S
@@ -150,19 +150,19 @@ class Loaded(Generic[S]):
 class PartialLog(Generic[S, E]):
     """The readable part of a log."""
 
-    loaded: Loaded[S] | None = None  # the last state that could be folded; None without any
+    loaded: LoadedState[S] | None = None  # the last state that could be folded; None without any
     lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
     damage: Damaged | None = None  # the damage after the last line; None without any
 
     def or_raise(self) -> PartialLog[S, E]:
-        """Return the log itself. Raises Damaged if not all of it could be read."""
+        """Return this log. Raises Damaged if a part of it could not be read."""
         if self.damage is not None:
             raise self.damage
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Appended(Loaded[S]):
+class AppendedState(LoadedState[S]):
     """A state after events were appended."""
 
     lines: list[bytes]  # the appended lines
@@ -206,7 +206,7 @@ class EventLog(Generic[S, E]):
                 return
 
     async def fold(
-        self, ref: RunRef, *, limit: int | None = None, since: Loaded[S] | None = None
+        self, ref: RunRef, *, limit: int | None = None, since: LoadedState[S] | None = None
     ) -> AsyncGenerator[tuple[StoredLine[E], S]]:
         """Yield each event after `since` with its state. Raises what `events` and `LogFormat.follow` raise."""
         state, after = (None, 0) if since is None else (since.state, since.head.seq)
@@ -222,13 +222,13 @@ class EventLog(Generic[S, E]):
         partial = PartialLog[S, E]()
         try:
             async for line, state in self.fold(ref):
-                partial.loaded = Loaded(state, line.head)
+                partial.loaded = LoadedState(state, line.head)
                 partial.lines.append(line)
         except Damaged as damage:
             partial.damage = damage
         return partial
 
-    async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
+    async def append(self, ref: RunRef, loaded: LoadedState[S] | None, events: Sequence[E]) -> AppendedState[S]:
         """Append at least one event after the loaded state, all or nothing.
 
         Raises InvalidTransition if one of them cannot follow, and Conflict if the log has grown since `loaded`.
@@ -237,11 +237,11 @@ class EventLog(Generic[S, E]):
         lines, _ = seal(start_head, [event.to_json() for event in events])
         for seq, (event, line) in enumerate(zip(events, lines, strict=True), start_head.seq + 1):
             head = Head(seq, open_line(line).hash)
-            loaded = Loaded(await self._follow(ref, loaded.state if loaded else None, event, head), head)
+            loaded = LoadedState(await self._follow(ref, loaded.state if loaded else None, event, head), head)
         if loaded is None:
             raise ValueError("a log begins with an event")
         await self._storage.append(ref, start_head.seq, lines)
-        return Appended(loaded.state, loaded.head, lines)
+        return AppendedState(loaded.state, loaded.head, lines)
 
     async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:
         """Check each line of a log against the chain, and each event against those before it.
@@ -250,7 +250,7 @@ class EventLog(Generic[S, E]):
         """
         result = CheckedLog[S](*await read_intact(self._storage, ref))
         try:
-            for sealed, head in checked(result.lines):
+            for sealed, head in unseal_lines(result.lines):
                 result.chain[head.seq] = head.hash
                 try:
                     event = await self._format.event(ref, head.seq, sealed)

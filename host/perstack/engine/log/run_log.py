@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting
     from perstack.core.jobs.job import Job
 
-    # a list of Jobs, and a new Run, need no class of an event until one is parsed, and a list no state of a Run
+    # for types only: a list of Jobs needs no state of a Run, and neither it nor a new Run needs the classes of events
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.events.lifecycle import RedactEvent
     from perstack.core.runs.state import Run
@@ -42,10 +42,10 @@ class RunLog:
 class RunLogFormat:
     """Rules for the logs of Runs. Create one for each read: it looks for redactions only once."""
 
-    def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
-        """Read base Runs from `storage`, unless `known` has the states at the end of their logs."""
+    def __init__(self, storage: Storage, known_runs: dict[str, Run] | None = None) -> None:
+        """Read base Runs from `storage`, unless `known_runs` has the states at the end of their logs."""
         self._storage = storage
-        self._known_runs = {} if known is None else known
+        self._known_runs = {} if known_runs is None else known_runs
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
 
     def name(self, ref: RunRef) -> str:
@@ -57,15 +57,15 @@ class RunLogFormat:
         Raises UnknownEvent, and InvalidEvent if no `redactEvent` covers removed content, or if the event's ids name
         another place: files named after such ids would be written in the wrong place.
         """
-        remains = read_remains(sealed.payload)
-        if remains is None:
+        redacted_remains = read_remains(sealed.payload)
+        if redacted_remains is None:
             return event_of(ref, seq, sealed.payload)
         from perstack.core.runs.redacted_events import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await read_intact(self._storage, ref))[0])
         try:
-            return stand_in(remains, sealed.digest, seq, self._redactions[ref])
+            return stand_in(redacted_remains, sealed.digest, seq, self._redactions[ref])
         except UnverifiedRedaction as error:
             raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 
@@ -78,22 +78,22 @@ class RunLogFormat:
         if event.type == "startRun":
             from perstack.core.runs.state import begin
 
-            return begin(event, head, await self._base(event.job_id, event.continued_from))
+            return begin(event, head, await self._base_run(event.job_id, event.continued_from))
         raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
 
-    async def _base(self, job_id: str, origin: ContinuedFrom | None) -> Run | None:
+    async def _base_run(self, job_id: str, origin: ContinuedFrom | None) -> Run | None:
         if origin is None:
             return None
         end = self._known_runs.get(origin.run_id)
         if end is not None and event_id_of(end.id, end.head.seq) == origin.checkpoint_id:
             return end
         ref = RunRef(job_id, origin.run_id)
-        return await load_run(self._storage, ref, through=origin.checkpoint_id, known=self._known_runs)
+        return await load_run(self._storage, ref, through=origin.checkpoint_id, known_runs=self._known_runs)
 
 
-def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:
-    """Return the logs of all Runs, for one read. `known`: final states of Runs that others may continue from."""
-    return EventLog(storage, RunLogFormat(storage, known))
+def run_logs(storage: Storage, known_runs: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:
+    """Return the logs of all Runs, for one read. `known_runs`: final states of Runs that others may continue from."""
+    return EventLog(storage, RunLogFormat(storage, known_runs))
 
 
 async def load_job(
@@ -104,7 +104,7 @@ async def load_job(
 
     job = Job(job_id)
     for run_id in await run_ids(storage, job_id):
-        run = await load_run(storage, RunRef(job_id, run_id), known=job.runs, observe=observe)
+        run = await load_run(storage, RunRef(job_id, run_id), known_runs=job.runs, observe=observe)
         if run is not None:
             job.update(run)
             job.stored[run_id] = run
@@ -116,14 +116,14 @@ async def load_run(
     ref: RunRef,
     *,
     through: str | None = None,
-    known: dict[str, Run] | None = None,
+    known_runs: dict[str, Run] | None = None,
     observe: Callable[[StoredEvent, Run], None] = lambda event, run: None,
 ) -> Run | None:
     """Return a Run's state at its end, or after the event with the id `through`; None for an empty log.
 
     `observe` gets each event and the state after it. Raises Damaged, and NotFound if `through` is not in the log.
     """
-    log = run_logs(storage, known)
+    log = run_logs(storage, known_runs)
     run: Run | None = None
     max_events = _max_events(ref, through)
     async with aclosing(log.fold(ref, limit=max_events)) as lines:
@@ -196,7 +196,7 @@ def _max_events(ref: RunRef, through: str | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedCaches:
     """The caches of a Job, derived from its logs."""
 
     job: Job
@@ -209,7 +209,7 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
     return await every_id(lambda after: storage.checkpoints(job_id, after=after))
 
 
-async def derive(storage: Storage, job_id: str) -> Derived:
+async def derive(storage: Storage, job_id: str) -> DerivedCaches:
     """Compute the caches of a Job from its logs. Raises Damaged and NotFound."""
     from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 
@@ -223,7 +223,7 @@ async def derive(storage: Storage, job_id: str) -> Derived:
 
     job = await load_job(storage, job_id, observe)
     settings = {run_id: run_setting(run.start) for run_id, run in job.runs.items()}
-    return Derived(job, settings, checkpoints)
+    return DerivedCaches(job, settings, checkpoints)
 
 
 # Following a Job that another process drives.

@@ -80,7 +80,7 @@ class DisplayStamp(TypedDict):
     run_id: str
 
 
-def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
+def runtime_start_event(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
     """Create the event for the start of work on a Run. `location` is the storage's, `now` milliseconds since 1970."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
@@ -137,7 +137,9 @@ _SYNC_DELAY_S = 0.002  # seconds from `flush_soon` to its sync. If a model repli
 _E = TypeVar("_E", bound="StoredEvent")
 
 
-class _Unwritten(NamedTuple):
+class _UnwrittenEvent(NamedTuple):
+    """A recorded event that is not in the storage yet, as it is linked to the chain."""
+
     event: StoredEvent
     payload: bytes
     digest: str
@@ -171,7 +173,9 @@ class RunSession:
         self.first_try: float | None = None
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
-        self.withheld: Mapping[str, str] = {}  # reasons why tools of the provider are not offered, as recorded last
+        self.withheld_reasons: Mapping[
+            str, str
+        ] = {}  # reasons why tools of the provider are not offered, as recorded last
         self._storage = storage
         self._job = job
         self._emit = emit
@@ -179,7 +183,7 @@ class RunSession:
         self._head = EMPTY_LOG
         self._written = EMPTY_LOG
         self._written_run: Run | None = None  # the state at `_written`
-        self._waiting: list[_Unwritten] = []
+        self._waiting: list[_UnwrittenEvent] = []
         self._is_redefined = False  # True if an unwritten event brings a definition
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
         self._timer: asyncio.TimerHandle | None = None
@@ -246,13 +250,13 @@ class RunSession:
             self.run = begin(event, self._head, self.base)
             self._is_redefined = True
         else:
-            from perstack.core.runs.evolve import evolve  # after the first event: it knows all that may follow
+            from perstack.core.runs.evolve import evolve  # imported late: it loads all events that may follow the first
 
             self.run = evolve(self.run, event, self._head)
             if event.type == "resumeRun" and cast("ResumeRun", event).definition is not None:
                 self._is_redefined = True
         self._job.update(self.run)
-        self._waiting.append(_Unwritten(event, payload, digest, self._head))
+        self._waiting.append(_UnwrittenEvent(event, payload, digest, self._head))
         return event
 
     def record_all(self, events: Iterable[StoredEvent]) -> None:
@@ -272,7 +276,7 @@ class RunSession:
             self._sync()
 
     async def flush_soon(self) -> None:
-        """Write the recorded events now, so that they outlive this process, and sync and show them some ms later.
+        """Write the recorded events now, so that they outlive this process; sync and show them `_SYNC_DELAY_S` later.
 
         Until then a power loss may lose them. Raises as `flush`; the next flush raises an error of the later sync.
         """
@@ -307,7 +311,7 @@ class RunSession:
             except BaseException as error:
                 self._failure = error
                 raise
-            self._show()
+            self._show_synced()
 
     def _write_now(self, *, synced: bool = True) -> bool:
         """Write without waiting. Return False, writing nothing, if the storage would have to wait."""
@@ -322,9 +326,9 @@ class RunSession:
             self._failure, self._waiting = error, []
             raise
         self._waiting = []
-        self._take_written(batch, lines, run)
+        self._note_written(batch, lines, run)
         if synced:
-            self._show()
+            self._show_synced()
         return True
 
     async def _write(self) -> None:
@@ -343,10 +347,10 @@ class RunSession:
             except BaseException as error:
                 self._failure = error
                 raise
-            self._take_written(batch, lines, run)
-            self._show()
+            self._note_written(batch, lines, run)
+            self._show_synced()
 
-    def _seal(self) -> tuple[list[_Unwritten], SealedBatch]:
+    def _seal(self) -> tuple[list[_UnwrittenEvent], SealedBatch]:
         if self._failure is not None:
             raise self._failure
         batch = self._waiting
@@ -356,11 +360,12 @@ class RunSession:
         ]
         return batch, SealedBatch(lines, self._written, batch[-1].head)
 
-    def _take_written(self, batch: list[_Unwritten], lines: SealedBatch, run: Run) -> None:
+    def _note_written(self, batch: list[_UnwrittenEvent], lines: SealedBatch, run: Run) -> None:
         self._written, self._written_run = lines.next_head, run
         self._unshown += [(item.event, line) for item, line in zip(batch, lines, strict=True)]
 
-    def _show(self) -> None:
+    def _show_synced(self) -> None:
+        """Show the events that are on disk to listeners, and let job.json count them."""
         pending, self._unshown = self._unshown, []
         if self._written_run is not None:
             self._job.stored[self.ref.run_id] = self._written_run

@@ -50,7 +50,7 @@ def read_changed_file(workspace: Path, path: str) -> bytes:
     return read_below(root, str(target.relative_to(root)), MAX_FILE_BYTES)
 
 
-def reason_unread(error: Exception) -> str:
+def reason_unreadable(error: Exception) -> str:
     """Return why a file cannot be read, as the predicate of a sentence about it."""
     match error:
         case FileTooLarge():
@@ -78,4 +78,4 @@ def content_digest(workspace: Path, skill_name: str, tool_name: str, args: JsonO
     except FileNotFoundError:
         return ABSENT
     except (OSError, ValueError, RuntimeError) as error:
-        return reason_unread(error)
+        return reason_unreadable(error)

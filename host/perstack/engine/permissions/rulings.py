@@ -29,22 +29,22 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 # Resolution of the paths in a call, for permission rules: through links, and out of the workspace.
 
 
-def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
+def path_resolver(workspace: Path, *, caches_folders: bool = False) -> Resolve:
     """Return a function that maps a path of a call to its names; see `Resolve`. It reads the disk, and never raises.
 
-    With `remembers` it reads each folder only once: for calls that do not run now.
+    With `caches_folders` it reads each folder only once, for calls that do not run now.
     """
     root = os.path.realpath(workspace)
 
     def real_path_of(folder: str) -> str:
         return os.path.realpath(folder)
 
-    real = lru_cache(maxsize=100_000)(real_path_of) if remembers else real_path_of
+    real_path = lru_cache(maxsize=100_000)(real_path_of) if caches_folders else real_path_of
 
-    def follow(path: str) -> tuple[str, str]:
+    def follow_links(path: str) -> tuple[str, str]:
         """Return the path's own name in the real folder that contains it, and the path that it leads to."""
         folder, name = os.path.split(path)
-        own_name = f"{real(folder).rstrip('/')}/{name}" if name not in ("", ".", "..") else real(path)
+        own_name = f"{real_path(folder).rstrip('/')}/{name}" if name not in ("", ".", "..") else real_path(path)
         return own_name, os.path.realpath(own_name) if os.path.islink(own_name) else own_name  # noqa: PTH114 - nothing but names
 
     def resolve(path: str, folder: str) -> Sequence[str]:
@@ -53,8 +53,8 @@ def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
         normalized = os.path.normpath(full_path)
         names: tuple[str, ...]
         try:
-            own_name, leads_to = follow(normalized)
-            names = (leads_to, *(() if full_path == normalized else follow(full_path)[1:]), own_name)
+            own_name, target = follow_links(normalized)
+            names = (target, *(() if full_path == normalized else follow_links(full_path)[1:]), own_name)
         except (ValueError, OSError):
             names = (normalized,)
         return tuple(dict.fromkeys(_relative_to(root, name) for name in names))
@@ -68,7 +68,8 @@ def _relative_to(root: str, name: str) -> str:
     return name.removeprefix(f"{root.rstrip('/')}/")
 
 
-def _has_not_begun(call: Call) -> bool:
+def _may_begin(call: Call) -> bool:
+    """Return whether a call has not begun and may still begin: it is no delegation and not settled by a person."""
     has_begun = call.began or call.tool_question is not None or bool(call.answers)
     return not has_begun and call.delegation is None and call.settlement in (None, "retry")
 
@@ -104,15 +105,15 @@ class Rulings:
 
         Return the calls that may no longer run as decided, each with the message for the model.
         """
-        not_begun = [call for call in run.open_calls if _has_not_begun(call)]
-        decided = await self.apply_to(
+        not_begun = [call for call in run.open_calls if _may_begin(call)]
+        new_decisions = await self.apply_to(
             [call.part for call in not_begun], [call.decided for call in not_begun], catalogue, run.rules, ()
         )
         blocked: list[tuple[Call, str]] = []
-        for call, ruled in zip(not_begun, decided, strict=True):
-            if ruled.kind == "refused" and call.decided.kind != "refused":
-                blocked.append((call, ruled.problem or ""))
-            elif ruled.asks and not (call.decided.asks or call.decided.approved_by):
+        for call, new_decision in zip(not_begun, new_decisions, strict=True):
+            if new_decision.kind == "refused" and call.decided.kind != "refused":
+                blocked.append((call, new_decision.problem or ""))
+            elif new_decision.asks and not (call.decided.asks or call.decided.approved_by):
                 blocked.append((call, "Not run: it needs approval by now. Call it again if it is still needed."))
         return blocked
 
@@ -139,8 +140,8 @@ class Rulings:
         rule_call = self._policy_call(call.part, call.decided, catalogue) if rules else None
         if rule_call is None:
             return None
-        sufficient = (rule for rule in rules if is_enough(chain, rule_call, rule))
-        return await asyncio.to_thread(next, sufficient, None)
+        sufficient_rules = (rule for rule in rules if is_enough(chain, rule_call, rule))
+        return await asyncio.to_thread(next, sufficient_rules, None)
 
     async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return the files to which the paths of a call lead now."""
@@ -167,9 +168,9 @@ class Rulings:
         rule_call = self._policy_call(part, decided, catalogue)
         if rule_call is None:
             return decided
-        ways = PathResolver(rule_call.resolve)
-        ruled = apply_rules(chain, approvals, decided, replace(rule_call, resolve=ways))
-        return ruled.model_copy(update={"ways": {path: tuple(names) for path, names in ways.resolved.items()}})
+        path_names = PathResolver(rule_call.resolve)
+        ruled = apply_rules(chain, approvals, decided, replace(rule_call, resolve=path_names))
+        return ruled.model_copy(update={"ways": {path: tuple(names) for path, names in path_names.resolved.items()}})
 
     def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
         tool = None if decided.kind == "refused" else catalogue.find(decided)
@@ -178,5 +179,5 @@ class Rulings:
         if self._resolve is None:
             self._resolve = path_resolver(Path(self._workspace))
         is_host = tool.rank == 0
-        described = policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=is_host)
-        return replace(described, changed=decided.changed)
+        rule_call = policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=is_host)
+        return replace(rule_call, changed=decided.changed)

@@ -46,12 +46,12 @@ from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
     OfferedTool,
     PlayedSession,
-    agreed_among,
+    agreed_definitions_of,
     delegate_tools,
     interactive_tools,
     skill_tools,
 )
-from perstack.engine.plugins.trust_checks import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
+from perstack.engine.plugins.trust_checks import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, judge_own_tools
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
 from perstack.ports.parts import Part, Parts
@@ -154,7 +154,7 @@ class _SkillConnection:
     is_shown: bool = False  # True if a start was shown without an end
     users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
 
-    def let_start(self) -> None:
+    def allow_start(self) -> None:
         if not self.may_start.done():
             self.may_start.set_result(None)
 
@@ -195,67 +195,77 @@ class JobSkills:
         run_id: str,
         is_coordinator: bool,
         policy: SandboxPolicy | None = None,
-        played: Mapping[str, Toolset] | None = None,
+        played_toolsets: Mapping[str, Toolset] | None = None,
         vault: SecretVault | None = None,
-        recorded: Definitions | None = None,
-        own_tools: Sequence[OfferedTool] = (),
+        recorded_definitions: Definitions | None = None,
+        host_tools: Sequence[OfferedTool] = (),
     ) -> RunSkills:
-        """Open the skills of a Run of this Expert, which also has `own_tools` of the host.
+        """Open the skills of a Run of this Expert, which also has `host_tools` of the host.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
-        no skill. Skills in `played` are not opened: a recording answers. `vault` masks the stderr of all servers from
-        now on. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a skill has
-        no plugin or a wrong definition, or is required and cannot be reached.
+        no skill. Skills in `played_toolsets` are not opened: a recording answers. `vault` masks the stderr of all
+        servers from now on. `recorded_definitions` are the definitions of tools that the Job was offered first. Raises
+        SkillError if a skill has no plugin or a wrong definition, or is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         self._vault = vault or self._vault
-        played = played or {}
+        played_toolsets = played_toolsets or {}
         connections = {
-            definition.name: self._connection_for(definition, run_id, policy, played.get(definition.name))
+            definition.name: self._connection_for(definition, run_id, policy, played_toolsets.get(definition.name))
             for definition in definitions
             if not isinstance(definition, InteractiveSkill)
         }
         await _wait_for_all([connection.session for connection in connections.values()])
         for connection in connections.values():
-            connection.let_start()
+            connection.allow_start()
         outcomes = {name: connection.outcome for name, connection in connections.items()}
-        awaited = [outcomes[skill.name] for skill in definitions if skill.name in outcomes and not _is_lazy(skill)]
-        if awaited:
-            await asyncio.wait(awaited)
+        awaited_outcomes = [
+            outcomes[skill.name] for skill in definitions if skill.name in outcomes and not _is_lazy(skill)
+        ]
+        if awaited_outcomes:
+            await asyncio.wait(awaited_outcomes)
         await _require_all({skill.name: outcomes[skill.name] for skill in definitions if _is_required(skill)})
-        builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
+        builtin_tools = (*self._knowledge.loading_tools(expert), *host_tools, *_played_search_tool(played_toolsets))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
-            expert, project, definitions, outcomes, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
+            expert,
+            project,
+            definitions,
+            outcomes,
+            notify,
+            builtin_tools,
+            recorded_definitions or {},
+            is_coordinator=is_coordinator,
         )
         await skills.refresh()
         return skills
 
     async def reach(
-        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played_toolset: Toolset | None
     ) -> str | None:
-        """Open one skill for a Run and wait for it. Close it and return the reason if it cannot be reached, or None."""
-        connection = self._connection_for(definition, run_id, policy, played)
+        """Open one skill for a Run and wait for it. If it cannot be reached, close it and return the reason."""
+        connection = self._connection_for(definition, run_id, policy, played_toolset)
         try:
             await _wait_for_all([connection.session])
-            connection.let_start()
+            connection.allow_start()
             problem = await _unreachable_reason(connection.outcome)
         except SkillError as error:
             problem = str(error)
         if problem is not None:
-            await self._drop_user(_sharing_key(definition, policy, played), run_id)
+            await self._drop_user(_sharing_key(definition, policy, played_toolset), run_id)
         return problem
 
     async def keep_only(
-        self, expert: Expert, run_id: str, policy: SandboxPolicy | None, played: Mapping[str, Toolset]
+        self, expert: Expert, run_id: str, policy: SandboxPolicy | None, played_toolsets: Mapping[str, Toolset]
     ) -> None:
         """Close the skills that this Run alone has opened, except those of the Expert."""
-        kept = {_sharing_key(skill, policy, played.get(skill.name)) for skill in with_base(expert.skills)}
+        kept_keys = {_sharing_key(skill, policy, played_toolsets.get(skill.name)) for skill in with_base(expert.skills)}
         for key, connection in tuple(self._connections.items()):
-            if key not in kept and run_id in connection.users:
+            if key not in kept_keys and run_id in connection.users:
                 await self._drop_user(key, run_id)
 
     async def _drop_user(self, key: bytes, run_id: str) -> None:
+        """Stop counting a Run as a user of a skill, and close a skill without users."""
         connection = self._connections[key]
         connection.users.discard(run_id)
         if not connection.users:
@@ -267,7 +277,7 @@ class JobSkills:
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         connection = self._connection_for(definition, run_id, policy, None)
         connection.users.add(_WHOLE_JOB)
-        connection.let_start()
+        connection.allow_start()
         return await asyncio.shield(connection.session)
 
     @property
@@ -292,16 +302,16 @@ class JobSkills:
         await self._runtimes.close()
 
     def _connection_for(
-        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played_toolset: Toolset | None
     ) -> _SkillConnection:
-        key = _sharing_key(definition, policy, played)
+        key = _sharing_key(definition, policy, played_toolset)
         if key not in self._connections:
-            self._connections[key] = self._create_connection(definition, run_id, policy, played)
+            self._connections[key] = self._create_connection(definition, run_id, policy, played_toolset)
         self._connections[key].users.add(run_id)
         return self._connections[key]
 
     def _create_connection(
-        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played_toolset: Toolset | None
     ) -> _SkillConnection:
         def show_stderr(line: str) -> None:
             self._show_start(connection)
@@ -309,9 +319,9 @@ class JobSkills:
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def make_session() -> SkillSession:
-            if played is not None:
-                return PlayedSession(played)
-            sandboxed_context = await self._runtimes.context(context, policy)
+            if played_toolset is not None:
+                return PlayedSession(played_toolset)
+            sandboxed_context = await self._runtimes.skill_context(context, policy)
             return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
@@ -323,6 +333,7 @@ class JobSkills:
     async def _connect_when_ready(
         self, definition: Skill, connection: _SkillConnection, show: Callable[[str], None]
     ) -> _ConnectedSkill:
+        """Connect to a skill once its Run has all its sessions, and show problems of its tools."""
         skill_session = await connection.session
         await connection.may_start
         if is_base_skill(definition) or isinstance(skill_session, PlayedSession):
@@ -339,16 +350,19 @@ class JobSkills:
     async def _connect_unless_locked(
         self, definition: Skill, connection: _SkillConnection, skill_session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
-        locked = self._lock.toolset_of(definition)
+        """Connect to a skill; one with tools in perstack.lock is connected to at its first call."""
+        locked = self._lock.locked_toolset(definition)
         if locked is not None:
             connect = partial(self._connect, connection, skill_session)
-            agreed = self._lock.agreed(locked, is_locked=True)
+            agreed = self._lock.agreed_definitions(locked, is_locked=True)
             return _ConnectedSkill(LockedSession(locked, skill_session, connect), locked, agreed=agreed)
         if notice := self._lock.notice_for(definition):
             show(notice)
         try:
             toolset = await self._connect(connection, skill_session)
-            return _ConnectedSkill(skill_session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
+            return _ConnectedSkill(
+                skill_session, toolset, agreed=self._lock.agreed_definitions(toolset, is_locked=False)
+            )
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 
@@ -374,12 +388,13 @@ class JobSkills:
         return toolset
 
     async def _close_connection(self, connection: _SkillConnection) -> None:
+        """Cancel the tasks that connect to a skill, and close its session within CLOSE_TIMEOUT_S. Never raises."""
         tasks = {connection.outcome, connection.session}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        connected, created = _result(connection.outcome), _result(connection.session)
-        skill_session = created if connected is None else connected.skill_session
+        connected, unconnected_session = _result_or_none(connection.outcome), _result_or_none(connection.session)
+        skill_session = unconnected_session if connected is None else connected.skill_session
         if skill_session is None:
             return
         limit = asyncio.timeout(CLOSE_TIMEOUT_S)
@@ -421,11 +436,11 @@ class JobSkills:
         )
 
 
-def _sharing_key(definition: Skill, policy: SandboxPolicy | None, played: Toolset | None) -> bytes:
+def _sharing_key(definition: Skill, policy: SandboxPolicy | None, played_toolset: Toolset | None) -> bytes:
     """Return the key under which Runs share a skill."""
     key = shared_definition(definition).to_json() + (b"" if policy is None else policy.to_json())
-    if played is not None:  # recorded toolsets differ between Experts
-        key += b"".join(spec.to_json() for spec in played.specs) + b"played"
+    if played_toolset is not None:  # recorded toolsets differ between Experts
+        key += b"".join(spec.to_json() for spec in played_toolset.specs) + b"played"
     return key
 
 
@@ -440,12 +455,12 @@ class RunSkills:
         outcomes: Mapping[str, asyncio.Task[_ConnectedSkill]],
         notify: Callable[[Mapping[str, str]], None],
         builtin_tools: tuple[OfferedTool, ...] = (),
-        recorded: Definitions | None = None,
+        recorded_definitions: Definitions | None = None,
         *,
         is_coordinator: bool,
     ) -> None:
         """Start with an empty catalogue. `notify` shows notices about renamed and changed tools, by skill."""
-        self._recorded = recorded or {}
+        self._recorded_definitions = recorded_definitions or {}
         self.expert = expert
         self._notify = notify
         self._builtin_tools = builtin_tools
@@ -474,12 +489,14 @@ class RunSkills:
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""
-        toolsets = {name: await _toolset(outcome) for name, outcome in self._outcomes.items()}
-        if not self._known_toolsets or any(toolsets[name] is not known for name, known in self._known_toolsets.items()):
+        toolsets = {name: await _current_toolset(outcome) for name, outcome in self._outcomes.items()}
+        if not self._known_toolsets or any(
+            toolsets[name] is not toolset for name, toolset in self._known_toolsets.items()
+        ):
             self.catalogue = self._make_catalogue(toolsets)
             self._known_toolsets = toolsets
-            self._notify(self.catalogue.renamed)
-            self._notify(self.catalogue.differing)
+            self._notify(self.catalogue.rename_notices)
+            self._notify(self.catalogue.difference_notices)
         return self.catalogue
 
     async def connect_locked(self, names: Collection[str]) -> bool:
@@ -495,6 +512,7 @@ class RunSkills:
         return any(locked_session.is_connected for locked_session in sessions)
 
     def _make_catalogue(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
+        """Return the catalogue of these toolsets, by skill; a skill whose toolset is None is named as missing."""
         offered: list[OfferedTool] = []
         missing: dict[str, str] = {}
         unreachable: dict[str, str] = {}
@@ -515,11 +533,11 @@ class RunSkills:
                     unreachable[name] = missing[name][:_MAX_PROBLEM_CHARACTERS]
                     guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
-            judged = self._judge(name, toolset)
+            judged = self._judge_toolset(name, toolset)
             tools = skill_tools(definition, skill_session, judged.tools)
             offered += tools
             if judged.digests is not None and tools:
-                definitions[name] = agreed_among(judged.digests, tools)
+                definitions[name] = agreed_definitions_of(judged.digests, tools)
             if judged.notice:
                 notices[name] = judged.notice
             if tools and judged.instructions.strip():
@@ -535,15 +553,16 @@ class RunSkills:
             notices,
         )
 
-    def _judge(self, name: str, toolset: Toolset) -> JudgedToolset:
+    def _judge_toolset(self, name: str, toolset: Toolset) -> JudgedToolset:
         connected = self._outcomes[name].result()
-        is_away = isinstance(connected.skill_session, LockedSession) and bool(connected.skill_session.problem)
-        if connected.agreed is None or is_away:
-            return own_tools(toolset)
-        return connected.agreed.judge(name, toolset, self._recorded.get(name, {}))
+        is_unreachable = isinstance(connected.skill_session, LockedSession) and bool(connected.skill_session.problem)
+        if connected.agreed is None or is_unreachable:
+            return judge_own_tools(toolset)
+        return connected.agreed.judge(name, toolset, self._recorded_definitions.get(name, {}))
 
 
-async def _toolset(outcome: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
+async def _current_toolset(outcome: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
+    """Return what a skill offers now; None while it is being connected to, and if it cannot be reached."""
     if not outcome.done():
         return None
     connected = outcome.result()
@@ -587,21 +606,22 @@ async def _unreachable_reason(outcome: asyncio.Task[_ConnectedSkill]) -> str | N
     return None
 
 
-def _result(task: asyncio.Task[_T]) -> _T | None:
+def _result_or_none(task: asyncio.Task[_T]) -> _T | None:
+    """Return the result of a finished task; None if it was cancelled or failed."""
     return None if task.cancelled() or task.exception() is not None else task.result()
 
 
 def _result_if_done(task: asyncio.Task[_T]) -> _T | None:
-    return _result(task) if task.done() else None
+    return _result_or_none(task) if task.done() else None
 
 
 def _cut_guidance(text: str) -> str:
     return text if len(text) <= _MAX_GUIDANCE_CHARACTERS else text[:_MAX_GUIDANCE_CHARACTERS] + " …"
 
 
-def _played_search(played: Mapping[str, Toolset]) -> list[OfferedTool]:
+def _played_search_tool(played_toolsets: Mapping[str, Toolset]) -> list[OfferedTool]:
     """Return the recorded tool search of a Run that used it: without opened skills there may be nothing to defer."""
-    specs = played.get(SEARCH_TOOL, _NO_TOOLS).specs
+    specs = played_toolsets.get(SEARCH_TOOL, _NO_TOOLS).specs
     return [OfferedTool(spec, PlayedSession(_NO_TOOLS), spec.name) for spec in specs]
 
 
@@ -653,8 +673,8 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
             f"Expert {expert_key!r} has Python functions ({names}) that this program does not provide:"
             f" run it from a program that does, with Expert(name={expert_key!r}, …, tools=[{names}])"
         )
-    own = f"; {OWN_FUNCTIONS}" if isinstance(definition, PluginSkill) else ""
+    hint = f"; {OWN_FUNCTIONS}" if isinstance(definition, PluginSkill) else ""
     raise SkillError(
-        f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}{own}",
+        f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}{hint}",
         next_steps=(Inspect("plugins"),),
     )

@@ -27,7 +27,7 @@ class ProviderToolOffer:
     """The tools of a provider for one generation."""
 
     tools: tuple[OfferedProviderTool, ...] = ()
-    withheld: Mapping[str, str] = field(default_factory=dict[str, str])
+    withheld_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Reason why each wanted tool is not offered, by the Expert's name for the tool."""
 
     @property
@@ -47,28 +47,32 @@ def offer_tools(
     provider: str,
     tools: Sequence[ProviderTool],
     rules: Sequence[RuleSet],
-    refused: Set[str] = frozenset(),
+    refused_names: Set[str] = frozenset(),
 ) -> ProviderToolOffer:
     """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules.
 
-    `refused`: names of tools that the endpoint has refused. They are left out without a reason: `adaptRequest` has it.
+    `refused_names`: tools that the endpoint has refused, left out without a reason: `adaptRequest` has it.
     """
     if not expert.provider_tools:
         return NO_OFFER
     offered: dict[str, OfferedProviderTool] = {}
-    withheld: dict[str, str] = {}
+    withheld_reasons: dict[str, str] = {}
     for tool_name in expert.provider_tools:
         tool = find_tool(tool_name, tools)
-        if tool is not None and tool.name in refused:
+        if tool is not None and tool.name in refused_names:
             continue
-        reason = _missing_tool(tool_name, provider, tools) if tool is None else _option_problem(expert, provider, tool)
+        reason = (
+            _missing_tool_problem(tool_name, provider, tools)
+            if tool is None
+            else _option_problem(expert, provider, tool)
+        )
         if tool is not None and reason is None:
-            reason = _forbidding_rule(tool, rules)
+            reason = _rule_problem(tool, rules)
         if tool is None or reason is not None:
-            withheld[tool_name] = f"{tool_name} is not offered: {reason}"
+            withheld_reasons[tool_name] = f"{tool_name} is not offered: {reason}"
         else:
             offered[tool.name] = OfferedProviderTool(tool.name, _options(expert, tool.name))
-    return ProviderToolOffer(tuple(offered.values()), withheld)
+    return ProviderToolOffer(tuple(offered.values()), withheld_reasons)
 
 
 def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | None:
@@ -78,7 +82,7 @@ def find_tool(tool_name: str, tools: Sequence[ProviderTool]) -> ProviderTool | N
     return next((tool for tool in tools if tool_name in (tool.name, tool.alias)), None)
 
 
-def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
+def _rule_problem(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None:
     """Return why the rules withhold a tool; None if they allow it."""
     from perstack.core.permissions.decide_call import decide_offer
     from perstack.core.permissions.policy_calls import PolicyCall
@@ -87,20 +91,23 @@ def _forbidding_rule(tool: ProviderTool, rules: Sequence[RuleSet]) -> str | None
     return None if ruling.decision == "allow" else ruling.reason_text
 
 
-def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:
+def find_problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> Iterator[tuple[KeyPath, str]]:
     """Yield each problem of the Expert's choice, for the provider of its first model, with the key in its table."""
     for index, tool_name in enumerate(expert.provider_tools):
         tool = find_tool(tool_name, tools)
         if tool is None:
-            yield ("providerTools", index), _missing_tool(tool_name, provider, tools)
+            yield ("providerTools", index), _missing_tool_problem(tool_name, provider, tools)
             continue
         options = _options(expert, tool.name)
-        at = ("providerToolOptions", tool.name)
+        key_path = ("providerToolOptions", tool.name)
         for name in _option_names(options):
             if name not in tool.options:
-                yield (*at, name), f"provider {provider} has no such option for {tool.name}; {_listing(tool.options)}"
+                yield (
+                    (*key_path, name),
+                    f"provider {provider} has no such option for {tool.name}; {_list_of_names(tool.options)}",
+                )
         for name in sorted(tool.required - {*_option_names(options)}):
-            yield (*at, name), f"is missing: {tool_name} cannot be used without it"
+            yield (*key_path, name), f"is missing: {tool_name} cannot be used without it"
 
 
 def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[str]:
@@ -114,8 +121,8 @@ def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[st
 
 def check_provider_tools(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> None:
     """Raise UsageError if the provider of the Expert's first model lacks a tool or an option that it wants."""
-    for at, problem in problems(expert, provider, tools):
-        raise UsageError(f"{spell(('experts', expert.key, *at))}: {problem}")
+    for key_path, problem in find_problems(expert, provider, tools):
+        raise UsageError(f"{spell(('experts', expert.key, *key_path))}: {problem}")
 
 
 def _options(expert: Expert, tool: str) -> WebToolOptions | FileSearchOptions | None:
@@ -139,14 +146,14 @@ def _option_problem(expert: Expert, provider: str, tool: ProviderTool) -> str | 
     return f"it has no {', '.join(missing_options)}" if missing_options else None
 
 
-def _missing_tool(tool_name: str, provider: str, tools: Sequence[ProviderTool]) -> str:
+def _missing_tool_problem(tool_name: str, provider: str, tools: Sequence[ProviderTool]) -> str:
     if not tools:
         return f"provider {provider} runs no tools itself"
     names = [tool.name for tool in tools]
     hint = suggestion(tool_name, [*names, *(tool.alias for tool in tools if tool.alias)])
-    return f"provider {provider} has no tool `{tool_name}`; {_listing(names)}{hint}"
+    return f"provider {provider} has no tool `{tool_name}`; {_list_of_names(names)}{hint}"
 
 
-def _listing(names: Sequence[str] | frozenset[str]) -> str:
+def _list_of_names(names: Sequence[str] | frozenset[str]) -> str:
     ordered = sorted(names) if isinstance(names, frozenset) else names
     return f"it has: {', '.join(ordered) or 'none'}"

@@ -54,38 +54,38 @@ class Prices:
         """Create the lookup; `own_prices` are the prices of perstack.toml."""
         self._providers = providers
         self._own_prices = {price.name: price for price in own_prices}
-        self._loading: dict[str, asyncio.Future[PriceList]] = {}
+        self._price_lists: dict[str, asyncio.Future[PriceList]] = {}
         self._failed: set[str] = set()
 
     def prepare(self, provider: str) -> None:
         """Start loading a provider's published prices, if it has any, because they are needed soon."""
         factory = self._providers.get(provider)
         source = None if factory is None else factory.prices
-        if source is not None and provider not in self._loading:
+        if source is not None and provider not in self._price_lists:
             # an import may be slow: do it in a thread while the model generates
-            self._loading[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
+            self._price_lists[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
 
     async def cost_and_window(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
         """Return the usage with its cost, and the model's context size in tokens; None where unknown."""
         self.prepare(provider)
         usage = generation.usage.plausible()
-        loading, own_price = self._loading.get(provider), self._own_prices.get(f"{provider}/{model}")
+        price_list, own_price = self._price_lists.get(provider), self._own_prices.get(f"{provider}/{model}")
         cost: float | None = usage.cost_usd if self._is_reported(provider) else None
         window: int | None = None
-        if loading is not None:
-            cost, window = await self._look_up(provider, loading, model, usage)
+        if price_list is not None:
+            cost, window = await self._look_up(provider, price_list, model, usage)
         if own_price is not None:
             fee = await self._fee(provider, model, usage.provider_tools)
             cost = None if fee is None else own_price.cost_of(usage) + fee
         cost = None if cost is None else round(cost, 9)
-        priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
-        return priced, generation.context_window or window
+        priced_usage = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
+        return priced_usage, generation.context_window or window
 
     async def window(self, provider: str, model: str) -> int | None:
         """Return the model's context size in tokens; None if unknown."""
         self.prepare(provider)
-        loading = self._loading.get(provider)
-        return None if loading is None else (await self._look_up(provider, loading, model, NO_USAGE))[1]
+        price_list = self._price_lists.get(provider)
+        return None if price_list is None else (await self._look_up(provider, price_list, model, NO_USAGE))[1]
 
     async def highest_cost(self, provider: str, model: str, input_tokens: int) -> tuple[int, int] | None:
         """Return the highest cost of the input and of one output token, in billionths of a dollar; None if unknown."""
@@ -95,8 +95,8 @@ class Prices:
         if self._is_reported(provider):
             return 0, 0
         self.prepare(provider)
-        loading = self._loading.get(provider)
-        if loading is None:
+        price_list = self._price_lists.get(provider)
+        if price_list is None:
             return None
         costs: list[float] = []
         inputs = (
@@ -105,7 +105,7 @@ class Prices:
             Usage.of(input_tokens, 0, cache_writes=input_tokens),
         )
         for usage in (*inputs, Usage.of(input_tokens, _SAMPLE_TOKENS)):
-            cost, _ = await self._look_up(provider, loading, model, usage)
+            cost, _ = await self._look_up(provider, price_list, model, usage)
             if cost is None:
                 return None
             costs.append(cost)
@@ -125,15 +125,15 @@ class Prices:
         if not uses:
             return 0.0
         self.prepare(provider)
-        loading, own_price = self._loading.get(provider), self._own_prices.get(f"{provider}/{model}")
+        price_list, own_price = self._price_lists.get(provider), self._own_prices.get(f"{provider}/{model}")
         prices = {} if own_price is None else own_price.uses
         own_cost = sum(count * prices[name] / 1_000 for name, count in uses.items() if name in prices)
         other_uses = {name: count for name, count in uses.items() if name not in prices}
         if not other_uses:
             return own_cost
-        if loading is None:
+        if price_list is None:
             return None
-        cost, _ = await self._look_up(provider, loading, model, Usage(provider_tools=other_uses))
+        cost, _ = await self._look_up(provider, price_list, model, Usage(provider_tools=other_uses))
         return None if cost is None else own_cost + cost
 
     def _is_reported(self, provider: str) -> bool:
@@ -141,10 +141,11 @@ class Prices:
         return factory is not None and factory.reports_cost
 
     async def _look_up(
-        self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage
+        self, provider: str, price_list: asyncio.Future[PriceList], model: str, usage: Usage
     ) -> tuple[float | None, int | None]:
+        """Return the cost in dollars and the context size in tokens; None for both without a usable price list."""
         try:
-            return (await asyncio.shield(loading))(model, usage)
+            return (await asyncio.shield(price_list))(model, usage)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the reply is already paid for
             if provider not in self._failed:
                 self._failed.add(provider)
@@ -198,7 +199,7 @@ class RunSettings:
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
-    unnamed: tuple[_Kind, ...]  # kinds that were chosen by default among several
+    default_kinds: tuple[_Kind, ...]  # kinds that were chosen by default among several
     reasoning_budget: ReasoningBudget | None
     limits: Limits
     missing_tier: ModelTier | None = None  # the Expert's tier, if the provider has no model for it
@@ -223,36 +224,43 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        candidates, missing_tier = self._first_usable(chosen)
-        configured = chosen.provider
-        if configured is None and not (candidates and all(name is not None for name, _ in candidates)):
-            configured = ProviderSetting(provider_name=self._default().name)
+        candidates, missing_tier = self._first_usable_models(chosen)
+        named_setting = chosen.provider
+        if named_setting is None and not (candidates and all(name is not None for name, _ in candidates)):
+            named_setting = ProviderSetting(provider_name=self._default_factory().name)
         provider, model = (None, None) if not candidates else candidates[0]
         setting = (
-            configured
-            if provider is None and configured is not None
+            named_setting
+            if provider is None and named_setting is not None
             else provider_setting(project, expert, provider or "")
         )
         factory = self._plugins.provider(setting.provider_name)
-        kinds: dict[_Kind, bool] = {
+        is_default: dict[_Kind, bool] = {
             "provider": provider is None and chosen.provider is None,
             "model": model is None,
         }
         model = model or factory.default_model
         if model is None:
-            words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
-            raise UsageError(words, next_steps=(SetOption("model"),))
-        first = full_name(setting.provider_name, model)
+            message = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
+            raise UsageError(message, next_steps=(SetOption("model"),))
+        first_model = full_name(setting.provider_name, model)
         names = [
-            full_name(name or (configured.provider_name if configured else ""), model) for name, model in candidates
+            full_name(name or (named_setting.provider_name if named_setting else ""), model)
+            for name, model in candidates
         ]
-        fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
-        unnamed: tuple[_Kind, ...] = tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
+        fallbacks = tuple(name for name in dict.fromkeys(names) if name != first_model)
+        default_kinds: tuple[_Kind, ...] = tuple(
+            kind for kind, is_chosen_by_default in is_default.items() if is_chosen_by_default
+        )
         if factory.has_one_model:
-            unnamed = ()
-        return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits, missing_tier)
+            default_kinds = ()
+        return RunSettings(
+            model, setting, fallbacks, default_kinds, chosen.reasoning_budget, chosen.limits, missing_tier
+        )
 
-    def _first_usable(self, chosen: ChosenSettings) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
+    def _first_usable_models(
+        self, chosen: ChosenSettings
+    ) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
         """Return the usable models of the nearest level, and a nearer level's tier without a model at the provider."""
         missing_tier: ModelTier | None = None
         for group in chosen.models:
@@ -266,7 +274,7 @@ class ProviderPool:
         self, candidates: Candidates, provider: ProviderSetting | None
     ) -> tuple[tuple[str | None, str], ...]:
         if candidates.tier is not None:
-            factory = self._default() if provider is None else self._plugins.provider(provider.provider_name)
+            factory = self._default_factory() if provider is None else self._plugins.provider(provider.provider_name)
             model = factory.model_of(candidates.tier)
             return () if model is None else ((None, model),)
         usable: list[tuple[str | None, str]] = []
@@ -287,9 +295,9 @@ class ProviderPool:
         """
         endpoint = self.get(settings.provider)
         name = full_name(settings.provider.provider_name, settings.model)
-        if settings.unnamed and name not in self._reported_names:
+        if settings.default_kinds and name not in self._reported_names:
             self._reported_names.add(name)
-            kinds = " or ".join(settings.unnamed)
+            kinds = " or ".join(settings.default_kinds)
             notice(f"no {kinds} is named, so {name} is used; to choose, name one in perstack.toml or for this run")
         tier = settings.missing_tier
         if tier is not None and (missing := f"{tier} of {name}") not in self._reported_names:
@@ -359,12 +367,12 @@ class ProviderPool:
         for provider in providers:
             await provider.close()
 
-    def _default(self) -> ProviderFactory:
+    def _default_factory(self) -> ProviderFactory:
         factory = self._plugins.default_provider(self._env)
         if factory is not None:
             return factory
         factories = sorted(self._plugins.providers.values(), key=lambda factory: factory.priority)
-        ways = [factory.how_to_configure for factory in factories if not factory.needs_name][:_MAX_LISTED]
+        remedies = [factory.how_to_configure for factory in factories if not factory.needs_name][:_MAX_LISTED]
         raise MissingCredential(
-            f"no model provider is set up: {', or '.join(ways)}", next_steps=(Inspect("providers"),)
+            f"no model provider is set up: {', or '.join(remedies)}", next_steps=(Inspect("providers"),)
         )

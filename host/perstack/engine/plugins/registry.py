@@ -61,7 +61,7 @@ EXTRAS = "perstack.extras"
 """Entry point group of the extras that install another distribution: `provider.NAME = EXTRA`, in pyproject.toml."""
 
 
-def _not_installed(kind: str, name: str, known: str, names: Iterable[str]) -> UsageError:
+def _not_installed_error(kind: str, name: str, known: str, names: Iterable[str]) -> UsageError:
     for point in entry_points(group=EXTRAS, name=f"{kind}.{name}"):
         return UsageError(f"{kind} {name!r} is not installed: pip install 'perstack[{point.value}]'")
     return UsageError(f"no {kind} {name!r} is installed; {known}{suggestion(name, names)}")
@@ -126,7 +126,9 @@ class Plugins:
         factory = self.dispatchers.get(scheme) if separator else None
         if factory is None:
             schemes = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
-            raise _not_installed("dispatcher", scheme, f"addresses begin with one of: {schemes}", self.dispatchers)
+            raise _not_installed_error(
+                "dispatcher", scheme, f"addresses begin with one of: {schemes}", self.dispatchers
+            )
         return factory, location
 
     def format(self, name: str) -> JobFormat:
@@ -161,7 +163,7 @@ def _find(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
     entry = registered.get(name)
     if entry is None:
         names = ", ".join(sorted(registered)) or "none"
-        raise _not_installed(kind, name, f"available: {names}", registered)
+        raise _not_installed_error(kind, name, f"available: {names}", registered)
     return entry
 
 
@@ -220,10 +222,10 @@ def _installed_plugins() -> list[_FoundPlugin]:
 
 
 def _from_environment(env: Mapping[str, str]) -> list[_FoundPlugin]:
-    return [_FoundPlugin(name, name, "", _require_api(_import(name), name, name)) for name in named_modules(env)]
+    return [_FoundPlugin(name, name, "", _require_api(_import_module(name), name, name)) for name in named_modules(env)]
 
 
-def _import(name: str) -> object:
+def _import_module(name: str) -> object:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
@@ -243,10 +245,10 @@ _IN_PYTHON = "given in Python"
 
 def _require_api(plugin: object, name: str, package: str) -> object:
     """Return the plugin. Raises PluginError if it declares another version of the plugin API than this host's."""
-    declared: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
-    if declared != hooks.PLUGIN_API:
+    declared_api: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
+    if declared_api != hooks.PLUGIN_API:
         raise PluginError(
-            f"plugin {name} of {package} is written for plugin API {declared}, but the host has {hooks.PLUGIN_API}:"
+            f"plugin {name} of {package} is written for plugin API {declared_api}, but the host has {hooks.PLUGIN_API}:"
             " install compatible versions of both"
         )
     return plugin
@@ -275,6 +277,7 @@ def _register(manager: pluggy.PluginManager, candidate: _FoundPlugin) -> None:
 
 
 def _collect(manager: pluggy.PluginManager, candidates: Sequence[_FoundPlugin]) -> Plugins:
+    """Call the hooks of each plugin, and return what they register. Raises PluginError."""
     registered: dict[str, dict[str, object]] = {kind: {} for kind in _KINDS}
     listeners: list[object] = []
     infos: list[PluginInfo] = []
@@ -303,16 +306,18 @@ def _call(manager: pluggy.PluginManager, candidate: _FoundPlugin, hook_name: str
     others = [other for other in manager.get_plugins() if other is not candidate.plugin]
     caller = manager.subset_hook_caller(hook_name, others)
     try:
-        answers: list[Sequence[object] | None] = caller()
+        results: list[Sequence[object] | None] = caller()
     except Exception as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
-        place = f"plugin {candidate.name} of {candidate.package}"
-        raise PluginError(f"{place}: its hook {hook_name} raised {cause}") from error
-    return [item for answer in answers if answer is not None for item in answer]
+        plugin_label = f"plugin {candidate.name} of {candidate.package}"
+        raise PluginError(f"{plugin_label}: its hook {hook_name} raised {cause}") from error
+    return [item for result in results if result is not None for item in result]
 
 
-def _merge(kind: str, new: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin) -> None:
-    for name, factory in new.items():
+def _merge(
+    kind: str, new_factories: Mapping[str, object], registered: dict[str, object], candidate: _FoundPlugin
+) -> None:
+    for name, factory in new_factories.items():
         if name in registered and registered[name] is not factory:
             raise PluginError(f"two plugins provide the {kind} {name!r}; remove {candidate.package} or the other")
         registered[name] = factory

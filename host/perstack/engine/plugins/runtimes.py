@@ -24,16 +24,18 @@ class UnpackedSkill:
 
     path: str  # its original path, which Experts name
     folder: Path
-    in_workspace: bool  # True if it was below the workspace, which all programs may read
+    is_in_workspace: bool  # True if it was below the workspace, which all programs may read
 
 
-def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
+def make_skills_readable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
     """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
     if policy is None:
         return None
-    visible = (*policy.writable, *policy.readable, workspace)
-    outside = tuple(skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, visible))
-    return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
+    readable_paths = (*policy.writable, *policy.readable, workspace)
+    unreadable_paths = tuple(
+        skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, readable_paths)
+    )
+    return policy.model_copy(update={"readable": (*policy.readable, *unreadable_paths)}) if unreadable_paths else policy
 
 
 def relocate_policy(policy: SandboxPolicy | None, unpacked_skills: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
@@ -41,8 +43,10 @@ def relocate_policy(policy: SandboxPolicy | None, unpacked_skills: Iterable[Unpa
     skills = tuple(unpacked_skills)
     if policy is None or not skills:
         return policy
-    allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
-    local_folders = tuple(str(skill.folder) for skill in skills if skill.in_workspace or is_below(skill.path, allowed))
+    allowed_paths, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
+    local_folders = tuple(
+        str(skill.folder) for skill in skills if skill.is_in_workspace or is_below(skill.path, allowed_paths)
+    )
     readable = (*(path for path in policy.readable if path not in old_paths), *local_folders)
     return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
 
@@ -73,7 +77,7 @@ class Runtimes:
         self._mutex = asyncio.Lock()
         self._prepared: dict[bytes, Runtime] = {}
 
-    async def of(self, policy: SandboxPolicy | None) -> Runtime:
+    async def get(self, policy: SandboxPolicy | None) -> Runtime:
         """Return the runtime of a policy, prepared once. Raises UsageError for an unknown runtime, and SkillError."""
         policy = relocate_policy(policy, self._unpacked_skills)
         if policy is None:
@@ -85,14 +89,14 @@ class Runtimes:
                 self._prepared[key] = await factory.prepare(policy, self._surroundings)
             return self._prepared[key]
 
-    async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
-        """Return the context for opening a skill under a policy. Raises the errors of `of`."""
+    async def skill_context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
+        """Return the context for opening a skill under a policy. Raises the errors of `get`."""
         policy = relocate_policy(policy, self._unpacked_skills)
         if policy is None:
             return context
         return replace(
             context,
-            runtime=await self.of(policy),
+            runtime=await self.get(policy),
             variables=policy.env,
             writable=policy.writable,
             readable=policy.readable,

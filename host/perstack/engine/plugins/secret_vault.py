@@ -44,14 +44,14 @@ class SecretVault:
         self._values: dict[int, str] = {}
         self._first_number = 0
         self._lock = Lock()
-        self.highest = 0
+        self.highest_number = 0
 
-    def continue_after(self, recorded: Iterable[int], block: int = 0) -> None:
+    def continue_after(self, recorded_numbers: Iterable[int], block: int = 0) -> None:
         """Continue after the highest recorded number of a block of NUMBERS_PER_PROCESS numbers."""
         self._first_number = block * NUMBERS_PER_PROCESS
         block_numbers = range(self._first_number, self._first_number + NUMBERS_PER_PROCESS)
-        own_numbers = (number for number in recorded if number in block_numbers)
-        self.highest = max(self._first_number, self.highest, *own_numbers)
+        own_numbers = (number for number in recorded_numbers if number in block_numbers)
+        self.highest_number = max(self._first_number, self.highest_number, *own_numbers)
 
     def mask(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
@@ -63,10 +63,10 @@ class SecretVault:
             return REDACTED
         return SecretMasker(self._known_secrets(), self._known_placeholder).text(text)
 
-    def is_in(self, data: bytes) -> bool:
+    def contains_secret(self, data: bytes) -> bool:
         return SecretMasker(self._known_secrets()).is_in(data)
 
-    def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
+    def fill_args(self, args: JsonObject, subject: Subject | None) -> JsonObject:
         """Return the arguments with values in place of placeholders.
 
         Raises SkillError for a placeholder without a value, and for a value that a shell could interpret.
@@ -74,11 +74,11 @@ class SecretVault:
         code = {*_code_arguments(args, subject)}
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda match: self._value(match, is_code=text in code), text)
+            return _PLACEHOLDER.sub(lambda match: self._value_for(match, is_code=text in code), text)
 
         return map_texts(args, fill)
 
-    def filled_parts(self, parts: Sequence[ToolCallPart]) -> list[ToolCallPart]:
+    def fill_parts(self, parts: Sequence[ToolCallPart]) -> list[ToolCallPart]:
         """Return the calls with the known values filled in, for a second judgment by the rules."""
 
         def fill(text: str) -> str:
@@ -98,7 +98,8 @@ class SecretVault:
             update={"kind": filled_decided.kind, "asks": filled_decided.asks, "approved_by": "", **texts}
         )
 
-    def _value(self, match: re.Match[str], *, is_code: bool) -> str:
+    def _value_for(self, match: re.Match[str], *, is_code: bool) -> str:
+        """Return the value of a placeholder. Raises SkillError as `fill_args` does."""
         value = self._values.get(int(match[1]))
         if value is None:
             raise SkillError(
@@ -116,9 +117,9 @@ class SecretVault:
         with self._lock:
             number = self._numbers.get(value)
             if number is None:
-                if self.highest + 1 >= self._first_number + NUMBERS_PER_PROCESS:
+                if self.highest_number + 1 >= self._first_number + NUMBERS_PER_PROCESS:
                     return REDACTED
-                self.highest = number = self.highest + 1
+                self.highest_number = number = self.highest_number + 1
                 self._numbers[value], self._values[number] = number, value
             return f"[secret:{number}]"
 
@@ -145,7 +146,7 @@ class MaskedBlobs:
         if image_type(data) is None and pdf_type(data) is None:
             text = data.decode("utf-8", "surrogateescape")
             data = (await asyncio.to_thread(self._vault.mask, text)).encode("utf-8", "surrogateescape")
-        elif self._vault.is_in(data):
+        elif self._vault.contains_secret(data):
             raise SkillError("Not shown: a secret stands in this file, and files of its kind cannot be masked.")
         name = await self._blobs.put(data)
         self.sizes[name] = len(data)
@@ -169,24 +170,24 @@ class MaskedCall:
 
         self.request = replace(
             tool_call,
-            args=vault.filled(tool_call.args, subject),
+            args=vault.fill_args(tool_call.args, subject),
             blobs=self._blobs,
             on_progress=show_masked,
-            sample=None if sample is None else self._masked_sampler(sample),
+            sample=None if sample is None else self._mask_sampler(sample),
         )
 
-    async def masked_outcome(self, result: ToolResult | Question) -> ToolResult | Question:
+    async def mask_result(self, result: ToolResult | Question) -> ToolResult | Question:
         """Return the tool's result or question, masked."""
         if isinstance(result, Question):
-            return await asyncio.to_thread(self._question, result)
-        contents = [await self._part(part) for part in result.contents]
+            return await asyncio.to_thread(self._mask_question, result)
+        contents = [await self._mask_part(part) for part in result.contents]
         return replace(result, contents=tuple(contents))
 
-    def _question(self, tool_question: Question) -> Question:
+    def _mask_question(self, tool_question: Question) -> Question:
         schema = map_texts(tool_question.requested_schema, self._vault.mask_unrecorded)
         return Question(message=self._vault.mask_unrecorded(tool_question.message), requested_schema=schema)
 
-    async def _part(self, part: ResultContent) -> ResultContent:
+    async def _mask_part(self, part: ResultContent) -> ResultContent:
         if isinstance(part, TextPart):
             text = part.text
             masked = (
@@ -195,19 +196,19 @@ class MaskedCall:
                 else await asyncio.to_thread(self._vault.mask, text)
             )
             return part if masked == text else TextPart(text=masked)
-        return self._file(part)
+        return self._mask_file(part)
 
-    def _file(self, part: BlobPart) -> BlobPart:
+    def _mask_file(self, part: BlobPart) -> BlobPart:
         name = None if part.name is None else self._vault.mask(part.name)
         return part.model_copy(update={"name": name, "size": self._blobs.sizes.get(part.sha256, part.size)})
 
-    def _masked_sampler(self, sample: Sampler) -> Sampler:
+    def _mask_sampler(self, sample: Sampler) -> Sampler:
         async def masked_sample(sample_request: SampleRequest) -> Sample:
-            return await sample(await asyncio.to_thread(self._masked_request, sample_request))
+            return await sample(await asyncio.to_thread(self._mask_request, sample_request))
 
         return masked_sample
 
-    def _masked_request(self, sample_request: SampleRequest) -> SampleRequest:
+    def _mask_request(self, sample_request: SampleRequest) -> SampleRequest:
         mask = self._vault.mask_unrecorded
         messages: list[Message] = []
         for message in sample_request.messages:

@@ -69,10 +69,10 @@ class PlayedSession(BuiltinSession):
     """A session that offers a skill's recorded tools without opening the skill."""
 
     def __init__(self, toolset: Toolset) -> None:
-        super().__init__(toolset, _not_recorded)
+        super().__init__(toolset, _answer_not_recorded)
 
 
-async def _not_recorded(tool_call: ToolCall) -> ToolResult:
+async def _answer_not_recorded(tool_call: ToolCall) -> ToolResult:
     return ToolResult.text(f"{tool_call.tool_name} is not in the recording.", is_error=True)
 
 
@@ -120,31 +120,31 @@ class Catalogue:
     def __init__(
         self,
         offered: Sequence[OfferedTool],
-        missing: Mapping[str, str] | None = None,
+        missing_reasons: Mapping[str, str] | None = None,
         guidance: str = "",
         tool_search: ToolSearch = "auto",
         unreachable: Mapping[str, str] | None = None,
         revealed: Sequence[str] = (),
         definitions: Definitions | None = None,
-        differing: Mapping[str, str] | None = None,
+        difference_notices: Mapping[str, str] | None = None,
     ) -> None:
-        """Assign names, and defer tools; `revealed` were found by searches that are no longer in the context."""
-        unique = _with_unique_names(offered)
-        self.renamed = _rename_notices(offered, unique)
+        """Assign names, and defer tools. `revealed`: tools found by searches that are no longer in the context."""
+        named_tools = _with_unique_names(offered)
+        self.rename_notices = _rename_notices(offered, named_tools)
         """Notices about tools that are offered under other names than their own, by skill."""
-        self._division = divide(((tool.spec, tool.may_wait) for tool in unique), tool_search)
+        self._division = divide(((tool.spec, tool.may_wait) for tool in named_tools), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept_tools: KeptTools | None = None
-        self._by_name = {tool.spec.name: tool for tool in unique}
-        self._checkers: dict[str, Checker] = {}  # of the tools that were called, by name
+        self._by_name = {tool.spec.name: tool for tool in named_tools}
+        self._checkers: dict[str, Checker] = {}  # checkers of the tools that were called, by name
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
-        self._missing = missing or {}
+        self._missing = missing_reasons or {}
         """Skills whose tools are not offered, and why: shown to a model that calls an unknown tool."""
         self.guidance = guidance  # instructions of the skills for the model, and which skills cannot be reached
         self.unreachable = dict(unreachable or {})
         self.definitions = definitions or {}  # agreed definitions of the tools on offer, to be recorded
-        self.differing = differing or {}  # notices about tools that are not as agreed, by skill
+        self.difference_notices = difference_notices or {}  # notices about tools that are not as agreed, by skill
 
     @property
     def shown(self) -> tuple[ToolSpec, ...]:
@@ -168,7 +168,7 @@ class Catalogue:
         """Return `specs` in serialized form, cached until the tools change."""
         specs = self.specs(messages)
         if self._kept_tools is None or self._kept_tools.specs != specs:
-            self._kept_tools = _shared_tools(specs)
+            self._kept_tools = _shared_kept_tools(specs)
         return self._kept_tools
 
     def find(self, decided: DecidedCall) -> OfferedTool | None:
@@ -187,7 +187,7 @@ class Catalogue:
         return matches[0] if len(matches) == 1 else None
 
     def look_up(self, part: ToolCallPart) -> DecidedCall:
-        """Return a call with the facts about its tool; without such a tool refused, with a message for the model."""
+        """Return a call with the facts about its tool. A call of an unknown tool is refused, with a message."""
         offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
@@ -213,7 +213,7 @@ class Catalogue:
         )
 
     async def check_arguments(self, part: ToolCallPart, decided: DecidedCall) -> DecidedCall:
-        """Return the call, or refused, with a message for the model, if its arguments violate the tool's schema."""
+        """Return the call. If its arguments violate the tool's schema it is refused, with a message for the model."""
         offered = self._by_name[part.tool_name]
         if part.raw_args is not None:
             return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
@@ -227,8 +227,12 @@ class Catalogue:
         return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
 
     async def _search(self, tool_call: ToolCall) -> ToolResult:
-        most = tool_call.args.get("most")
-        names = search(str(tool_call.args["query"]), self.deferred, most if isinstance(most, int) else DEFAULT_RESULTS)
+        max_results = tool_call.args.get("most")
+        names = search(
+            str(tool_call.args["query"]),
+            self.deferred,
+            max_results if isinstance(max_results, int) else DEFAULT_RESULTS,
+        )
         return ToolResult.text(result_text(names, self.deferred))
 
 
@@ -262,7 +266,7 @@ def skill_tools(definition: Skill, skill_session: SkillSession, tools: Sequence[
     ]
 
 
-def agreed_among(digests: Mapping[str, str], tools: Sequence[OfferedTool]) -> Mapping[str, str]:
+def agreed_definitions_of(digests: Mapping[str, str], tools: Sequence[OfferedTool]) -> Mapping[str, str]:
     """Return the agreed definitions of the offered tools, and of the skill's instructions."""
     names = {INSTRUCTIONS, *(tool.own_name for tool in tools)}
     return {name: digest for name, digest in digests.items() if name in names}
@@ -345,10 +349,10 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
 _KEPT_TOOLS: WeakValueDictionary[str, KeptTools] = WeakValueDictionary()
 
 
-def _shared_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
+def _shared_kept_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
     tools = kept_tools(specs)
-    kept = _KEPT_TOOLS.setdefault(tools.sha256, tools)
-    return kept if kept == tools else tools
+    shared_tools = _KEPT_TOOLS.setdefault(tools.sha256, tools)
+    return shared_tools if shared_tools == tools else tools
 
 
 def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
@@ -369,9 +373,9 @@ def _digest_name(tool: OfferedTool, used_names: Collection[str]) -> str:
     raise AssertionError("unreachable")
 
 
-def _rename_notices(offered: Sequence[OfferedTool], renamed: Sequence[OfferedTool]) -> Mapping[str, str]:
+def _rename_notices(offered: Sequence[OfferedTool], named_tools: Sequence[OfferedTool]) -> Mapping[str, str]:
     changes: dict[str, list[str]] = {}
-    for old, new in zip(offered, renamed, strict=True):
+    for old, new in zip(offered, named_tools, strict=True):
         if old.spec.name != new.spec.name:
             changes.setdefault(new.spec.skill_name, []).append(f"{old.spec.name} as {new.spec.name}")
     return {

@@ -34,7 +34,7 @@ class TrustCheck(Protocol):
     """Path of the definition file; None for a definition made in Python, which is its user's own."""
 
     def check_definition(self) -> None:
-        """Check the whole definition. Nothing may be driven before."""
+        """Check the whole definition. Must be called before anything is driven."""
         ...
 
     def check_keys(self, project: Project, names: Iterable[str]) -> None:
@@ -47,10 +47,10 @@ class TrustCheck(Protocol):
 
     def check_evaluator(self, settings: Iterate, expert_key: str) -> None: ...
 
-    def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> Sequence[str]:
+    def undeclared_effects(self, expert: Expert, project: Project, declared_project: Project) -> Sequence[str]:
         """Return a phrase, without values, for each effect of an Expert that `declared_project` does not declare.
 
-        `of_project` is the definition of the Expert. An effect is declared by an exactly equal setting.
+        `project` is the definition of the Expert. An effect is declared by an exactly equal setting.
         """
         ...
 
@@ -81,7 +81,7 @@ class JudgedToolset:
     notice: str = ""  # differences from the agreed definitions, for the person who watches
 
 
-def own_tools(toolset: Toolset) -> JudgedToolset:
+def judge_own_tools(toolset: Toolset) -> JudgedToolset:
     """Return a toolset of the host or of a recording, which needs no comparison."""
     return JudgedToolset(tuple(map(JudgedTool, toolset.specs)), toolset.instructions)
 
@@ -89,19 +89,19 @@ def own_tools(toolset: Toolset) -> JudgedToolset:
 class AgreedDefinitions(Protocol):
     """Definitions of one skill's tools that were agreed to."""
 
-    def judge(self, skill: str, live: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
-        """Compare the tools that a skill lists with the agreed definitions; `recorded`: digests in the Job's logs."""
+    def judge(self, skill: str, toolset: Toolset, recorded_digests: Mapping[str, str]) -> JudgedToolset:
+        """Compare the tools that a skill lists with the agreed definitions, and with those in the Job's logs."""
         ...
 
 
 class ToolLock(Protocol):
     """Tools and Agent Skills that a person has locked for a definition; possibly none."""
 
-    def toolset_of(self, definition: Skill) -> Toolset | None:
+    def locked_toolset(self, definition: Skill) -> Toolset | None:
         """Return the locked tools of exactly this definition; None also if a lock cannot exempt one from rules."""
         ...
 
-    def agreed(self, toolset: Toolset, *, is_locked: bool) -> AgreedDefinitions:
+    def agreed_definitions(self, toolset: Toolset, *, is_locked: bool) -> AgreedDefinitions:
         """Return the definitions to compare with: the locked ones, or the first ones that the skill offered."""
         ...
 

@@ -56,12 +56,12 @@ async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
     """Record the decision on a call that needs approval or, if a person must decide, that it waits for one."""
     session, drive = run_drive.session, run_drive.drive
     subject = await approval_subject(run_drive, call)
-    granted, doubts = await _decision_by_grant(run_drive, call)
-    settled = granted or await _decision_without_person(run_drive, call)
+    granted_approval, shown_changes = await _decision_by_grant(run_drive, call)
+    settled = granted_approval or await _decision_without_person(run_drive, call)
     # a person cannot agree to a change that is not shown completely
-    if settled is None and sum(map(len, doubts.changes)) > _MAX_CHANGE_CHARS:
-        settled, doubts = SettledApproval(Approval(decision="no", text=_TOO_LONG)), _Doubts()
-    subject = replace(subject, changes=doubts.changes, changed_files=doubts.changed_files)
+    if settled is None and sum(map(len, shown_changes.changes)) > _MAX_CHANGE_CHARS:
+        settled, shown_changes = SettledApproval(Approval(decision="no", text=_TOO_LONG)), _ShownChanges()
+    subject = replace(subject, changes=shown_changes.changes, changed_files=shown_changes.changed_files)
     if settled is not None and settled.approval.rule:
         subject = replace(subject, offers=tuple(dict.fromkeys((*subject.offers, settled.approval.rule))))
     if settled is not None and settled.approval.decision == "sandboxed" and not drive.has_sandboxed:
@@ -83,10 +83,10 @@ async def record_approved_start(run_drive: RunDrive, call: Call) -> bool:
         session.add(text_result_event(call, text, session.stamp, is_error=True).with_warning(session.run))
         return False
     is_once = call.approval is not None and call.approval.decision == "once"
-    # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
+    # Only an approval of one call is bound to the file; requests of earlier versions have no digest.
     if is_once and call.content and call.content != await rulings.changed_file_digest(call):
-        again = "the file has changed since its change was shown"
-        session.add(request_event(call, await approval_subject(run_drive, call), session.stamp, again))
+        reason = "the file has changed since its change was shown"
+        session.add(request_event(call, await approval_subject(run_drive, call), session.stamp, reason))
         return False
     session.add(start_call_event(call, session.stamp))
     return True
@@ -103,7 +103,7 @@ async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
 
 
 def _is_asked_by_rules(call: Call) -> bool:
-    """Return whether a permission rule asks: a rule or a grant settles no question of another stage."""
+    """Return whether a permission rule asks; rules and grants settle no question of another stage."""
     return call.decided.decider == RULES_STAGE
 
 
@@ -132,17 +132,17 @@ def show_progress(run_drive: RunDrive, call: Call) -> Callable[[str], None]:
 async def sandboxed_session(run_drive: RunDrive) -> SkillSession:
     """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
     run = run_drive.session.run
-    return await run_drive.drive.skills.open_sandboxed_base(run.start.expert, run.id, _sandbox(run))
+    return await run_drive.drive.skills.open_sandboxed_base(run.start.expert, run.id, _sandbox_policy(run))
 
 
-class _Doubts(NamedTuple):
-    """Differences from an earlier agreement, which a question shows."""
+class _ShownChanges(NamedTuple):
+    """Differences from an earlier agreement, which the question to a person shows."""
 
     changes: tuple[str, ...] = ()  # changed lines of the tool's definition
     changed_files: tuple[str, ...] = ()  # changed files that the granted rule names
 
 
-async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledApproval | None, _Doubts]:
+async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledApproval | None, _ShownChanges]:
     """Return the decision that a person has made for the whole project, if it covers the call.
 
     If the rule names files, the decision is for this call only, so that the next call compares the files again.
@@ -151,41 +151,41 @@ async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledAp
     judged = None if tool is None else tool.judged
     changes = () if judged is None or not call.decided.changed else judged.changes
     if run_drive.plays_recording or not _is_asked_by_rules(call):
-        return None, _Doubts(changes)
+        return None, _ShownChanges(changes)
     drive, run = run_drive.drive, run_drive.session.run
     grants = await asyncio.to_thread(drive.setup.grants.parsable)
-    held, stale = _split_grants(grants, call, tool)
+    valid_grants, outdated_rules = _split_grants(grants, call, tool)
     files = drive.setup.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()
-    while (rule := await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, [*held])) is not None:
-        grant = held.pop(rule)
+    while (rule := await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, [*valid_grants])) is not None:
+        grant = valid_grants.pop(rule)
         contents = await asyncio.to_thread(files.contents_of_rule, rule, drive.setup.workspace)
         changed_files = grant.changed_files(contents)
         if not changed_files:
             approval = Approval(decision="once") if files.names_files(rule) else Approval(decision="job", rule=rule)
-            return SettledApproval(approval, GRANT), _Doubts()
-    rule = await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, stale)
+            return SettledApproval(approval, GRANT), _ShownChanges()
+    rule = await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, outdated_rules)
     if rule is None or judged is None or tool is None:
-        return None, _Doubts(changes, changed_files)
+        return None, _ShownChanges(changes, changed_files)
     reason = f"of this tool has changed since {rule} was allowed in this project, or was not shown then; it is now:"
-    return None, _Doubts((reason, *definition_diff(None, tool.spec)))
+    return None, _ShownChanges((reason, *definition_diff(None, tool.spec)))
 
 
 def _split_grants(
     grants: Iterable[ProjectGrant], call: Call, tool: OfferedTool | None
 ) -> tuple[dict[str, ProjectGrant], tuple[str, ...]]:
     """Return the grants that hold for the tool's definition in force, by rule, and the rules of other grants."""
-    held: dict[str, ProjectGrant] = {}
-    stale: list[str] = []
+    valid_grants: dict[str, ProjectGrant] = {}
+    outdated_rules: list[str] = []
     is_locked = tool is not None and tool.judged is not None and tool.judged.is_locked
     for grant in grants:
         name = call.decided.tool_name if tool is None else tool.own_name
-        holds = grant.holds_for(call.decided.skill_name, name, call.decided.definition, is_locked=is_locked)
-        if holds:
-            held[grant.rule] = grant
+        is_valid = grant.holds_for(call.decided.skill_name, name, call.decided.definition, is_locked=is_locked)
+        if is_valid:
+            valid_grants[grant.rule] = grant
         else:
-            stale.append(grant.rule)
-    return held, tuple(stale)
+            outdated_rules.append(grant.rule)
+    return valid_grants, tuple(outdated_rules)
 
 
 async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledApproval | None:
@@ -209,12 +209,12 @@ async def _decide_exec(run_drive: RunDrive, call: Call) -> SettledApproval | Non
             if playback_of(run_drive).has_recorded_decision(run_drive, call)
             else SettledApproval(Approval(decision="sandboxed"))
         )
-    is_alone = setup.overrides.unattended or not setup.is_attended()
-    if not is_alone and run_drive.session.run.start.sandbox is None:
+    is_unattended = setup.overrides.unattended or not setup.is_attended()
+    if not is_unattended and run_drive.session.run.start.sandbox is None:
         return None
-    if await _has_sandbox(run_drive):
+    if await _can_sandbox(run_drive):
         return SettledApproval(Approval(decision="sandboxed"))
-    if not is_alone:
+    if not is_unattended:
         return None
     if not run_drive.drive.has_denied:
         run_drive.drive.has_denied = True
@@ -222,14 +222,14 @@ async def _decide_exec(run_drive: RunDrive, call: Call) -> SettledApproval | Non
     return SettledApproval(Approval(decision="no", text=_REMEDY))
 
 
-async def _has_sandbox(run_drive: RunDrive) -> bool:
+async def _can_sandbox(run_drive: RunDrive) -> bool:
     try:
-        await run_drive.drive.setup.check_policies((_sandbox(run_drive.session.run),))
+        await run_drive.drive.setup.check_policies((_sandbox_policy(run_drive.session.run),))
     except UsageError:
         return False
     return True
 
 
-def _sandbox(run: Run) -> SandboxPolicy:
-    """Return the Run's sandbox policy, or the default, with a runtime: a policy without one confines no program."""
+def _sandbox_policy(run: Run) -> SandboxPolicy:
+    """Return the Run's sandbox policy, or the default one, with a runtime, without which it confines no program."""
     return (run.start.sandbox or SandboxPolicy()).model_copy(update={"runtime": SANDBOX})

@@ -65,12 +65,12 @@ class Attempts:
     """Attempts of one generation with one model. Time in the queue of the endpoint does not count as spent."""
 
     def __init__(self, session: RunSession, provider: Provider, turns: Turns) -> None:
-        """Start the clock. The model and its remaining fallbacks get equal shares of the time that is left."""
+        """Start the clock. The model and its remaining fallbacks share the remaining time equally."""
         now = time.monotonic()
         if session.first_try is None:
             session.first_try = now
         limits, models_remaining = session.run.limits, models_left(session.run)
-        if models_remaining > 1 or session.run.uses_fallback:  # fallback models get their share
+        if models_remaining > 1 or session.run.uses_fallback:  # leave the fallback models their share
             left_ms = limits.retry_timeout - (now - session.first_try) * 1000
             limits = limits.model_copy(update={"retry_timeout": max(0, round(left_ms / models_remaining))})
         self.limits = limits
@@ -88,13 +88,13 @@ class Attempts:
 
     async def try_once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
         """Make one attempt of about `tokens` tokens, within its time limit, after the queue. Raises ProviderError."""
-        asked_at = time.monotonic()
+        queued_at = time.monotonic()
 
         async def work() -> Generation:
             self.try_began_at = time.monotonic()
-            self._began += self.try_began_at - asked_at
+            self._began += self.try_began_at - queued_at
             if self._session.first_try is not None:
-                self._session.first_try += self.try_began_at - asked_at
+                self._session.first_try += self.try_began_at - queued_at
             return await _try_once(self.provider, request, show, *attempt_timeout_s(self.limits, self.spent_s))
 
         generation = await self._turns.take(tokens, work)
@@ -105,10 +105,10 @@ class Attempts:
         return replace(generation, usage=usage)
 
 
-async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
+async def reserve_or_stop(session: RunSession, reservation: Awaitable[Grant | Exceeded]) -> Grant | None:
     """Await a reservation. If the budget or an unknown price forbids it, record that and return None."""
     try:
-        grant = await reserving
+        grant = await reservation
     except UnknownPrice as error:
         await record_failure(session, error_info(error))
         return None
@@ -242,7 +242,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
 
 
 class Ladder:
-    """Repetitions of one generation's request, each with the parts adapted that its endpoint refused before."""
+    """Repetitions of one generation's request, each with the parts adapted that the endpoint has refused."""
 
     def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
         """Start without adaptations; `model` is the model that is asked, as `provider/model`."""
@@ -277,21 +277,22 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
     if error.status_code not in REFUSAL_STATUSES:
         return ()
     try:
-        named = with_definitions(provider.adapt(request, error), request.tools)
-        return new_adaptations(request.adaptations, named)
+        needed = with_definitions(provider.adapt(request, error), request.tools)
+        return new_adaptations(request.adaptations, needed)
     except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
         notice(one_line(f"the provider could not read the refusal: {type(fault).__name__}: {fault}"))
         return ()
 
 
 def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
-    known = (*request.adaptations, *adaptations)
-    refused = names_in(known, "providerTool")
+    """Return the request with further adaptations, and without the tools that these omit."""
+    all_adaptations = (*request.adaptations, *adaptations)
+    refused_tools = names_in(all_adaptations, "providerTool")
     return replace(
         request,
-        adaptations=known,
-        tools=offered_tools(tuple(request.tools), known),
-        provider_tools=tuple(tool for tool in request.provider_tools if tool.name not in refused),
+        adaptations=all_adaptations,
+        tools=offered_tools(tuple(request.tools), all_adaptations),
+        provider_tools=tuple(tool for tool in request.provider_tools if tool.name not in refused_tools),
     )
 
 

@@ -87,8 +87,8 @@ def prepare_run(
     `steps_before`: number of steps of the Job so far. Without `is_driven_here` another process has the providers.
     """
     expert = with_strict_skills(setup, knowledge.with_skill_digests(new.expert))
-    settings = _settings(setup, expert, new.shared_limits, steps_before)
-    policy = _policy(setup, expert, new)
+    settings = _run_settings(setup, expert, new.shared_limits, steps_before)
+    policy = _sandbox_policy(setup, expert, new)
     if is_driven_here:
         setup.providers.check(settings, setup.project, expert)
     return PreparedRun(new, expert, settings, policy)
@@ -121,13 +121,13 @@ class RunStarter:
         """Record the start of a new Run."""
         drive, setup, new = self._drive, self._drive.setup, prepared_run.new
         expert, settings, policy = prepared_run.expert, prepared_run.settings, prepared_run.policy
-        base, by = new.base_run, new.delegated_by
-        output = setup.overrides.output if by is None else None
+        base, delegated_by = new.base_run, new.delegated_by
+        output = setup.overrides.output if delegated_by is None else None
         # the rules of a continued Run hold in addition to today's
         outer_rules = new.parent_rules if base is None else drive.runs.get(base.id, base).permissions
-        parent = None if by is None else drive.job.runs.get(by.run_id)
-        inherited = (None if parent is None else parent.start, None if base is None else base.start)
-        masks = masks_secrets(setup.project, expert, *inherited)
+        parent = None if delegated_by is None else drive.job.runs.get(delegated_by.run_id)
+        inherited_starts = (None if parent is None else parent.start, None if base is None else base.start)
+        does_mask_secrets = masks_secrets(setup.project, expert, *inherited_starts)
         run_id = new.run_id or run_id_of(drive.job.id, drive.job.next_number)
         session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
@@ -139,11 +139,13 @@ class RunStarter:
                     model=settings.model,
                     provider=settings.provider.provider_name,
                     fallbacks=settings.fallbacks,
-                    **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                    **_read_instruction(
+                        drive, expert, output, is_coordinator=delegated_by is None, masks_secrets=does_mask_secrets
+                    ),
                     expert=intern_record(without_secrets(expert)),
                     limits=settings.limits,
                     reasoning_budget=settings.reasoning_budget,
-                    delegated_by=by,
+                    delegated_by=delegated_by,
                     continued_from=new.continued_from,
                     runtime_version=VERSION,
                     **new.caller_fields,
@@ -154,24 +156,24 @@ class RunStarter:
                     output=output,
                     attachments=new.attachments,
                     snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
-                    exec_grant=_exec_grant(drive, expert, policy, *inherited),
+                    exec_grant=_exec_grant(drive, expert, policy, *inherited_starts),
                     counts_rounds=True,
                 )
             )
         )
-        if by is None:  # delegates inherit it
-            self._widen(session)
+        if delegated_by is None:  # delegates inherit the wider permissions
+            self._record_widening(session)
         if new.answer is not None:
             self._record_answer(session, new.answer)
         return session
 
     def begin_delegate(self, parent_session: RunSession, delegation: Delegation, shared_limits: Limits) -> RunSession:
         """Record the start of a delegate's Run; `shared_limits` are the Job's limits. Raises PerstackError."""
-        added = parent_session.run.added_experts.get(delegation.expert_key)
-        expert = added or self._drive.setup.project.expert(delegation.expert_key)
+        added_expert = parent_session.run.added_experts.get(delegation.expert_key)
+        expert = added_expert or self._drive.setup.project.expert(delegation.expert_key)
         if expert is None:
             raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
-        by = DelegatedBy(
+        delegated_by = DelegatedBy(
             expert_key=parent_session.expert_key,
             run_id=parent_session.ref.run_id,
             tool_call_id=delegation.tool_call_id,
@@ -181,7 +183,7 @@ class RunStarter:
             expert,
             delegation.query,
             run_id=delegation.run_id,
-            delegated_by=by,
+            delegated_by=delegated_by,
             outer_policy=parent_session.run.start.sandbox,
             parent_rules=parent_session.run.permissions,
             shared_limits=shared_limits,
@@ -198,13 +200,13 @@ class RunStarter:
         A Run that failed before its model replied resumes under today's definition and settings.
         """
         from perstack.core.runs.decide import (
-            resume_event,  # with all events, which a new Run shows its first one before
+            resume_event,  # imported late: it loads all events, and a new Run shows its first one earlier
         )
 
         drive, setup, run, decisions = self._drive, self._drive.setup, resumed_run.run, self._drive.decisions
         definition, limits = None, resumed_run.limits
         if run.may_be_redefined and drive.is_driven_here:
-            definition, limits = _redefinition(drive, run, limits)
+            definition, limits = _redefine(drive, run, limits)
         if definition is None and not run.uses_fallback and drive.is_driven_here:
             setup.providers.for_run(run, setup.project, setup.overrides)
         session = drive.session_of(run)
@@ -222,13 +224,13 @@ class RunStarter:
                 worker="" if resumed_run.reason == "parent" else drive.worker.name,
             )
         )
-        self._widen(session)
+        self._record_widening(session)
         answer = resumed_run.answer or drive.take_answer(run.id)
         if answer is not None:
             self._record_answer(session, answer)
         return session
 
-    def _widen(self, session: RunSession) -> None:
+    def _record_widening(self, session: RunSession) -> None:
         overrides = self._drive.setup.overrides
         if overrides.widening is not None:
             from perstack.core.runs.events.lifecycle import WidenPermissions
@@ -237,36 +239,37 @@ class RunStarter:
             session.add(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
+        """Record an answer; a rule that it approves for the project is stored first. Raises StorageError."""
         from perstack.core.runs.decide import answer_event
 
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before the answer is recorded: if this fails, the question stays open
             rule, setup = answer.answer.rule, self._drive.setup
             contents = setup.parts.get(RUN_FILES).contents_of_rule(rule, setup.workspace)
-            setup.grants.add(rule, answer.by, _pins(session.run, rule), contents)
+            setup.grants.add(rule, answer.by, _pins_for_rule(session.run, rule), contents)
         session.add(answer_event(session.run, answer.answer, session.stamp, answer.by))
 
 
-def _pins(run: Run, rule: str) -> Definitions:
-    """Return the digests of the definitions, as the Run was offered them, of the tools that a rule may name."""
+def _pins_for_rule(run: Run, rule: str) -> Definitions:
+    """Return the digests of the definitions that the Run was offered, for the tools that a rule may name."""
     from perstack.core.permissions.matching import is_about
     from perstack.core.permissions.policy_calls import PolicyCall
 
-    parsed = read_rule(rule)
+    parsed_rule = read_rule(rule)
     pins = {
         skill: {
             name: digest
             for name, digest in digests.items()
-            if name and is_about(parsed, PolicyCall(tool=name, skill=skill, shown=legal_tool_name(name)))
+            if name and is_about(parsed_rule, PolicyCall(tool=name, skill=skill, shown=legal_tool_name(name)))
         }
         for skill, digests in run.definitions.items()
     }
     call = run.calls.get(run.asked_call_id or "")
-    if call is not None and call.decided.definition:  # the tool of the call that the person was shown, under any name
+    if call is not None and call.decided.definition:  # add the tool that the person was asked about, whatever its name
         skill = call.decided.skill_name
         digests = run.definitions.get(skill, {})
-        shown = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
-        pins[skill] = {**pins.get(skill, {}), **shown}
+        asked_pins = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
+        pins[skill] = {**pins.get(skill, {}), **asked_pins}
     return {skill: digests for skill, digests in pins.items() if digests}
 
 
@@ -274,7 +277,7 @@ def _pins(run: Run, rule: str) -> Definitions:
 
 
 def with_strict_skills(setup: HostSetup, expert: Expert) -> Expert:
-    """Return the Expert, with all its skills required if strict skills were asked for."""
+    """Return the Expert, with all its skills required if the option for strict skills was given."""
     return with_skills_required(expert) if setup.overrides.strict_skills else expert
 
 
@@ -303,7 +306,7 @@ def _read_instruction(
     return _Instruction(instruction=SEPARATOR.join(parts.values()), agents_md=files, mask_secrets=masks_secrets)
 
 
-def _policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
+def _sandbox_policy(setup: HostSetup, expert: Expert, new: NewRun) -> SandboxPolicy | None:
     """Return the sandbox policy of a new Run: its own, narrowed by that of its parent or of the continued Run.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
@@ -325,29 +328,30 @@ def _exec_grant(
     inherited_starts = [start for start in inherited if start is not None]
     if any(start.exec_grant is None for start in inherited_starts):
         return None
-    chosen = drive.setup.overrides
-    widenings = (*drive.job.widenings, *(() if chosen.widening is None else (chosen.widening,)))
-    is_open = chosen.open or any(start.exec_grant == "open" for start in inherited_starts)
+    overrides = drive.setup.overrides
+    widenings = (*drive.job.widenings, *(() if overrides.widening is None else (overrides.widening,)))
+    is_open = overrides.open or any(start.exec_grant == "open" for start in inherited_starts)
     return exec_grant_of(drive.setup.project, expert, policy, widenings, is_open=is_open)
 
 
 def _stricter_rules_today(drive: JobDrive, run: Run, parent_rules: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+    """Return the rules of today's definition and of the parent Run that a resumed Run does not have yet."""
     expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
     new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
     return (*new_rules, *missing_from((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening))
 
 
-def _settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
+def _run_settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
     """Return a new Run's settings; a delegate shares `job_limits`. Raises UsageError and MissingCredential."""
     settings = setup.providers.settings(setup.project, expert, setup.overrides, steps_before=steps_before)
     if job_limits is None:
         return settings
-    shared = {name: getattr(job_limits, name) for name in ("max_steps", "max_depth", "budget")}
-    return replace(settings, limits=settings.limits.model_copy(update=shared))
+    shared_limits = {name: getattr(job_limits, name) for name in ("max_steps", "max_depth", "budget")}
+    return replace(settings, limits=settings.limits.model_copy(update=shared_limits))
 
 
-def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
-    """Return today's definition and limits of a Run's Expert, where they differ from the recorded ones."""
+def _redefine(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+    """Return today's definition of a Run's Expert, or None if it is the recorded one, and the limits to resume with."""
     from perstack.core.runs.decide import changed_definition, definition_in_directory
 
     expert = drive.setup.project.expert(run.start.expert_key)
@@ -358,11 +362,13 @@ def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Def
     steps_before = drive.job.total_steps - run.step
     settings = drive.setup.providers.settings(drive.setup.project, expert, overrides, steps_before=steps_before)
     drive.setup.providers.check(settings, drive.setup.project, expert)
-    masks = masks_secrets(drive.setup.project, expert, run.start)
+    does_mask_secrets = masks_secrets(drive.setup.project, expert, run.start)
     definition = Definition(
         model=settings.model,
         provider=settings.provider.provider_name,
-        **_read_instruction(drive, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
+        **_read_instruction(
+            drive, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=does_mask_secrets
+        ),
         expert=without_secrets(expert),
         reasoning_budget=settings.reasoning_budget,
         fallbacks=settings.fallbacks,

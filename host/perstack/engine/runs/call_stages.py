@@ -38,7 +38,7 @@ from perstack.engine.runs.job_drive import RunDrive
 
 @dataclass(frozen=True, slots=True)
 class CallStage:
-    """One stage: how it decides calls, and how a replay repeats that."""
+    """One stage of deciding calls, and how a replay checks its recorded decisions."""
 
     name: str
     decide: Callable[[RunDrive, Sequence[StagedCall]], Awaitable[Sequence[DecidedCall]]]
@@ -70,12 +70,12 @@ async def _apply_rules(run_drive: RunDrive, calls: Sequence[StagedCall]) -> Sequ
     catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing_approvals
     if not rules and not any(decided_call.changed for decided_call in decided):
         return decided
-    shown = await drive.rulings.apply_to(parts, decided, catalogue, rules, approvals)
+    shown_decided = await drive.rulings.apply_to(parts, decided, catalogue, rules, approvals)
     if vault is None:
-        return shown
-    # with masked secrets the rules apply also to the arguments that tools receive
-    filled = await drive.rulings.apply_to(vault.filled_parts(parts), decided, catalogue, rules, approvals)
-    return [vault.stricter_ruling(*rulings) for rulings in zip(shown, filled, strict=True)]
+        return shown_decided
+    # the rules also apply to the arguments that tools receive, which contain the masked secrets
+    filled_decided = await drive.rulings.apply_to(vault.fill_parts(parts), decided, catalogue, rules, approvals)
+    return [vault.stricter_ruling(*rulings) for rulings in zip(shown_decided, filled_decided, strict=True)]
 
 
 STAGES: tuple[CallStage, ...] = (
@@ -90,24 +90,26 @@ async def decide_calls(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Se
 
     Connect to a locked skill before its first call is decided: its tools may differ from the lock.
     """
-    decided = await _decide(run_drive, parts)
-    called = {
+    decided = await _decide_in_stages(run_drive, parts)
+    called_skills = {
         decided_call.skill_name for decided_call in decided if decided_call.kind == "tool" and decided_call.definition
     }
-    if called and await run_drive.skills.connect_locked(called):
+    if called_skills and await run_drive.skills.connect_locked(called_skills):
         await run_drive.skills.refresh()
-        return await _decide(run_drive, parts)
+        return await _decide_in_stages(run_drive, parts)
     return decided
 
 
-async def _decide(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+async def _decide_in_stages(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     calls = [StagedCall(part, DecidedCall(id=part.tool_call_id, tool_name=part.tool_name)) for part in parts]
     for stage in STAGES:
-        undenied = [call for call in calls if call.decided.kind != "refused"]
-        if undenied:
-            judged = zip(undenied, await stage.decide(run_drive, undenied), strict=True)
-            after = iter([after_stage(stage.name, call.decided, decided) for call, decided in judged])
-            calls = [call if call.decided.kind == "refused" else replace(call, decided=next(after)) for call in calls]
+        open_calls = [call for call in calls if call.decided.kind != "refused"]
+        if open_calls:
+            decisions = zip(open_calls, await stage.decide(run_drive, open_calls), strict=True)
+            new_decisions = iter([after_stage(stage.name, call.decided, decided) for call, decided in decisions])
+            calls = [
+                call if call.decided.kind == "refused" else replace(call, decided=next(new_decisions)) for call in calls
+            ]
     return [call.decided for call in calls]
 
 
@@ -121,9 +123,9 @@ async def decide_change(run_drive: RunDrive, call: Call) -> None:
 
 
 def decision_difference(recorded: LoggedCall) -> Difference | None:
-    """Return how a recorded decision contradicts the stages, or None; a certain difference precedes a doubtful one."""
+    """Return how a recorded decision contradicts the stages; None if it does not. Prefer a certain difference."""
     decider = recorded.decided.decider
-    doubtful: Difference | None = None
+    doubtful_difference: Difference | None = None
     if decider and all(stage.name != decider for stage in STAGES):
         return recorded.differs(f"decided by the stage {decider!r}, and there is none of that name")
     if recorded.decided.stage and recorded.decided.strictness < Strictness.ASKED:
@@ -132,7 +134,7 @@ def decision_difference(recorded: LoggedCall) -> Difference | None:
         difference = stage.difference(recorded)
         if difference is not None and not difference.doubt:
             return difference
-        doubtful = doubtful or difference
+        doubtful_difference = doubtful_difference or difference
         if recorded.decided.kind == "refused" and stage.name == decider:
             break
-    return doubtful
+    return doubtful_difference

@@ -52,24 +52,26 @@ class Delegates:
         self._starter = RunStarter(job_drive)
 
     async def await_all(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> bool:
-        """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
+        """Drive all delegates of a Run. Record each result as it arrives, and a stop of the Run if some have no result.
 
-        Returns True if some have none because this process is leaving: then the caller records an interrupt.
+        Return True if some have no result because this process is leaving: the caller then records an interrupt.
         """
-        remote = self._remote(parent_session, delegations)
+        remote = self._remote_delegates(parent_session, delegations)
         if remote is not None:
-            stopped, has_open = await self._await_remote(remote, parent_session)
+            stopped_runs, has_open = await self._await_remote(remote, parent_session)
         else:
-            stopped, has_open = await self._await_local(parent_session, delegations), False
-        if (stopped or has_open) and self._job_drive.stop.after_step:
+            stopped_runs, has_open = await self._await_local(parent_session, delegations), False
+        if (stopped_runs or has_open) and self._job_drive.stop.after_step:
             return True
-        if stopped and pending(parent_session.run) is not None:
+        if stopped_runs and pending(parent_session.run) is not None:
             parent_session.add(
-                stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent_session.stamp)
+                stop_event_after_delegates(stopped_runs, self._allowance.limits.max_steps or 0, parent_session.stamp)
             )
         return False
 
-    def _remote(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
+    def _remote_delegates(
+        self, parent_session: RunSession, delegations: Sequence[Delegation]
+    ) -> RemoteDelegates | None:
         if not self._job_drive.worker.distributes:
             return None
         return self._job_drive.setup.parts.get(REMOTE).remote_delegates(
@@ -77,7 +79,7 @@ class Delegates:
         )
 
     async def _await_local(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
-        stopped: list[Run] = []
+        stopped_runs: list[Run] = []
         open_count = len(delegations)
         questions = self._job_drive.questions
         questions.begin(open_count)
@@ -86,40 +88,40 @@ class Delegates:
             nonlocal open_count
             result = await self._drive_delegate(parent_session, delegation)
             if result.stopped is not None:
-                stopped.append(result.stopped)
+                stopped_runs.append(result.stopped)
             else:
-                await self._record(parent_session, delegation, result)
+                await self._record_result(parent_session, delegation, result)
             open_count -= 1
             questions.end(open_count)
 
         if len(delegations) == 1:
             await drive_one(delegations[0])
-            return stopped
+            return stopped_runs
         async with asyncio.TaskGroup() as group:
             for delegation in delegations:
                 group.create_task(drive_one(delegation))
-        return stopped
+        return stopped_runs
 
     async def _await_remote(self, remote: RemoteDelegates, parent_session: RunSession) -> tuple[list[Run], bool]:
         """Return the delegates that stopped without a result, and whether some are still active on other workers."""
-        stopped: list[Run] = []
+        stopped_runs: list[Run] = []
         self._job_drive.worker.on_waiting(True)
         try:
             async with remote, aclosing(remote.results()) as results:
                 async for delegation, result in results:
                     if result.text is None:
-                        stopped += [] if result.run is None else [result.run]
+                        stopped_runs += [] if result.run is None else [result.run]
                     else:
-                        await self._record(parent_session, delegation, result)
-            return stopped, remote.has_open
+                        await self._record_result(parent_session, delegation, result)
+            return stopped_runs, remote.has_open
         finally:
             self._job_drive.worker.on_waiting(False)
 
-    async def _record(self, parent_session: RunSession, delegation: Delegation, result: DelegateResult) -> None:
+    async def _record_result(self, parent_session: RunSession, delegation: Delegation, result: DelegateResult) -> None:
         max_chars = self._job_drive.setup.project.result_limit or RESULT_LIMIT
         text = await _text_for_caller(result, self._job_drive.blobs, max_chars)
         report = None if result.run is None else report_of(result.run, delegation.tool_name)
-        finished = FinishToolCall(
+        event = FinishToolCall(
             **parent_session.stamp(),
             tool_call_id=delegation.tool_call_id,
             tool_name=delegation.tool_name,
@@ -128,7 +130,7 @@ class Delegates:
             delegate=result.head,
             report=report,
         )
-        parent_session.add(finished.with_warning(parent_session.run))
+        parent_session.add(event.with_warning(parent_session.run))
         await parent_session.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------
@@ -136,21 +138,21 @@ class Delegates:
     async def _drive_delegate(self, parent_session: RunSession, delegation: Delegation) -> DelegateResult:
         run = self._job_drive.runs.pop(delegation.run_id, None)
         if run is not None and not has_ended(run) and run.queued is not None:
-            return await self._reclaim(parent_session, delegation, run)
+            return await self._drive_reclaimed(parent_session, delegation, run)
         return await self._continue_driving(parent_session, delegation, run)
 
-    async def _reclaim(self, parent_session: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
+    async def _drive_reclaimed(self, parent_session: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.delegate_leases_and_stop_requests import DelegateLeases
 
         drive, setup = self._job_drive, self._job_drive.setup
         drive.runs[run.id] = run
         await setup.parts.get(REMOTE).stop_remote(setup, drive.job, drive.runs, drive.emit, only=run.id)
-        holders = DelegateLeases(setup.storage)
-        async with holders.lease(run.id, this_process()):
+        leases = DelegateLeases(setup.storage)
+        async with leases.lease(run.id, this_process()):
             result = await self._continue_driving(parent_session, delegation, drive.runs.pop(run.id, run))
         if result.run is not None and has_ended(result.run):
-            await holders.forget(run.id)
+            await leases.forget(run.id)
         return result
 
     async def _continue_driving(
@@ -166,19 +168,19 @@ class Delegates:
         except PerstackError as error:
             return DelegateResult.failed(str(error))
         result = await self._drive_until_stop(parent_session, session)
-        while (asking := _asking_run(result.stopped)) is not None:
-            continued = await self._drive_after_answer(parent_session, asking)
-            if continued is None:
+        while (asking_run := _asking_run(result.stopped)) is not None:
+            next_result = await self._drive_after_answer(parent_session, asking_run)
+            if next_result is None:
                 break
-            result = continued
+            result = next_result
         return result
 
     async def _drive_until_stop(self, parent_session: RunSession, session: RunSession) -> DelegateResult:
         await self._drive(session, session.run.start.expert_key)
-        return self._result(parent_session, session.run)
+        return self._result_of_run(parent_session, session.run)
 
     async def _drive_after_answer(self, parent_session: RunSession, asking_run: Run) -> DelegateResult | None:
-        """Continue a delegate after an answer to its question. Return None if no other Run is active: the Job rests."""
+        """Continue a delegate after an answer to its question. Return None if the Job rests instead."""
         pending_question = PendingQuestion(next(reversed(asking_run.questions.values())))
         session: RunSession | None = None
         try:
@@ -201,7 +203,7 @@ class Delegates:
         limits = limits_of_delegate(run, self._job_drive.setup.overrides)
         return self._starter.resume(ResumedRun(run, "parent", limits, parent_session.run.permissions, answer))
 
-    def _result(self, parent_session: RunSession, run: Run) -> DelegateResult:
+    def _result_of_run(self, parent_session: RunSession, run: Run) -> DelegateResult:
         """Return the result of a Run: a failure if its Expert's own budget stopped it, a stop if the Job's did."""
         result, exceeded, budget = DelegateResult.of(run), run.exceeded, self._allowance.budget
         if result.stopped is None or exceeded is None or budget is None:

@@ -69,14 +69,15 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     tools = run_drive.catalogue.kept_tools(session.run.messages)
     await drive.blobs.keep(tools.sha256, tools.blob)
     expert = session.run.start.expert
-    rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
+    # most Experts have no provider tools, and rules are costly
+    rules = session.run.rules if expert.provider_tools else ()
 
     def offer() -> ProviderToolOffer:
         refused = names_in(session.run.adaptations, "providerTool") if expert.provider_tools else frozenset[str]()
         return offer_tools(expert, endpoint.name, endpoint.provider.tools, rules, refused)
 
     async def begin() -> bool:
-        return await _begin(run_drive, command, tools, offer())
+        return await _record_start(run_drive, command, tools, offer())
 
     record_learned_adaptations(drive, session, session.run.active_model, tools.specs, session.run.messages)
     if session.run.messages.blobs(len(session.run.messages)):
@@ -103,12 +104,12 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
         adaptations=run.adaptations,
         memo=session.memo,
     )
-    show = _show_deltas(session, command.step, drive.emit)
+    show = _delta_display(session, command.step, drive.emit)
     drive.prices.prepare(run.provider)
-    with endpoint.turns(_show_wait(session, command.step, drive.emit)) as turns:
+    with endpoint.turns(_wait_display(session, command.step, drive.emit)) as turns:
         attempts = Attempts(session, endpoint.provider, turns)
         is_reserved = run_drive.budget is not None
-        reply = await _reply(
+        reply = await _generate_reply(
             session, request, show, attempts, drive.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
         )
     if reply is None:
@@ -116,7 +117,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     generation, problem = reply
     session.first_try = None
     if not run_drive.plays_recording:
-        generation = _without_unoffered(generation, offer(), session.run)
+        generation = _drop_unoffered(generation, offer(), session.run)
     usage, window = await drive.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
@@ -131,7 +132,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
         FinishGeneration(
             **session.stamp(),
             usage=usage,
-            reply=_with_unique_ids(generation.reply, final=command.final, step=command.step).contents,
+            reply=_normalize_calls(generation.reply, final=command.final, step=command.step).contents,
             finish_reason=generation.finish_reason,
             context_window=None if window == run.context.window else window,
             duration_ms=round((time.monotonic() - attempts.try_began_at) * 1000),
@@ -144,7 +145,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     )
 
 
-async def _reply(
+async def _generate_reply(
     session: RunSession,
     request: GenerationRequest,
     show: Callable[[Delta], None],
@@ -155,7 +156,7 @@ async def _reply(
     is_reserved: bool,
     tools_bytes: int,
 ) -> tuple[Generation, ErrorInfo | None] | None:
-    """Return the model's reply after as many attempts as needed, with its problem if it is no answer.
+    """Return the model's reply after as many attempts as needed, and the reason if it is no usable answer.
 
     Return None without a reply, after recording why. `begin` is called again before an attempt whose cost is reserved,
     or whose request has changed.
@@ -163,14 +164,14 @@ async def _reply(
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.active_model)
     while True:
-        adapted: GenerationRequest | None = None
+        adapted_request: GenerationRequest | None = None
         try:
             generation = await attempts.try_once(request, show, next_request_tokens(session.run, tools_bytes))
         except ProviderError as error:
-            adapted = await ladder.climb(request, error)
-            if adapted is not None:
-                request = adapted
-            elif await _continue_after(session, error, attempt, attempts, prices):
+            adapted_request = await ladder.climb(request, error)
+            if adapted_request is not None:
+                request = adapted_request
+            elif await _retry_switch_or_fail(session, error, attempt, attempts, prices):
                 attempt += 1
             else:
                 return None
@@ -179,7 +180,7 @@ async def _reply(
             if problem is not _TRY_AGAIN:
                 return generation, problem
             attempt += 1
-        if (is_reserved or adapted is not None) and not await begin():
+        if (is_reserved or adapted_request is not None) and not await begin():
             return None
         request = replace(request, max_tokens=session.run.reply_token_limit)
 
@@ -195,7 +196,7 @@ async def _problem_after_retries(
     attempts: Attempts,
     prices: Prices,
 ) -> ErrorInfo | None:
-    """Return why a reply is no answer after the last try, `_TRY_AGAIN` before it; None if it is an answer.
+    """Return why the last reply is no answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
 
     A played reply counts as an answer.
     """
@@ -210,45 +211,50 @@ async def _problem_after_retries(
     decision = await retry_or_give_up(session, error, attempt, attempts, usage if is_known else None)
     if not isinstance(decision, GiveUp):
         return _TRY_AGAIN
-    words = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
-    return problem.model_copy(update={"message": words})
+    message = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
+    return problem.model_copy(update={"message": message})
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice
 
 
-def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
-    """Drop the uses of provider tools that were not offered, with a notice: no rule has allowed them."""
+def _drop_unoffered(generation: Generation, offer: ProviderToolOffer, run: Run) -> Generation:
+    """Drop uses of provider tools that were not offered, with a notice, because no rule has allowed them."""
     names = {tool.name for tool in offer.tools}
-    unoffered = dict.fromkeys(use.tool_name for use in generation.reply.provider_tools if use.tool_name not in names)
-    if not unoffered:
+    unoffered_names = dict.fromkeys(
+        use.tool_name for use in generation.reply.provider_tools if use.tool_name not in names
+    )
+    if not unoffered_names:
         return generation
-    listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered)[:_MAX_LISTED])
+    listing = ", ".join(name[:_MAX_NAME_CHARS] for name in list(unoffered_names)[:_MAX_LISTED])
     notice(f"{run.provider} reports uses of {listing} for {run.id}, which were not offered; they are left out")
     parts = generation.reply.contents
-    contents = tuple(part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered))
+    contents = tuple(
+        part for part in parts if not (isinstance(part, ProviderToolPart) and part.tool_name in unoffered_names)
+    )
     return replace(generation, reply=ExpertMessage(contents=contents))
 
 
-async def _begin(run_drive: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
-    session, granted = run_drive.session, None
+async def _record_start(run_drive: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
+    """Reserve the cost of an attempt and write its `startGeneration`. Return False if the budget forbids it."""
+    session, grant = run_drive.session, None
     settings = {**run_drive.endpoint.reply_settings, **offer.settings}
     if run_drive.budget is not None:
         instruction = whole_instruction(session.run.start.instruction, run_drive.catalogue.guidance)
-        reserving = run_drive.budget.reserve(session.run, tools, instruction, settings, offer.tools)
-        granted = await reserve_or_stop(session, reserving)
-        if granted is None:
+        reservation = run_drive.budget.reserve(session.run, tools, instruction, settings, offer.tools)
+        grant = await reserve_or_stop(session, reservation)
+        if grant is None:
             return False
     # Parallel Runs may have taken the last steps since the command was decided. No await may follow before the event is
     # recorded, or they could do so again; the next pending command is then the stop at the limit.
     if session.run.phase is Phase.READY and run_drive.allowance.steps_left == 0:
         return False
-    event = _start_event(session, command, run_drive.catalogue, tools.digest, settings, granted)
-    if offer.withheld != session.withheld:
-        session.withheld = offer.withheld
-        event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
+    event = _start_event(session, command, run_drive.catalogue, tools.digest, settings, grant)
+    if offer.withheld_reasons != session.withheld_reasons:
+        session.withheld_reasons = offer.withheld_reasons
+        event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld_reasons}})
     session.add(event)
-    if granted is None:
+    if grant is None:
         await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside
     else:
         await session.flush()  # money may be spent only after the reservation is on disk
@@ -261,29 +267,30 @@ def _start_event(
     catalogue: Catalogue,
     tools_digest: str,
     settings: JsonObject,
-    granted: Grant | None,
+    grant: Grant | None,
 ) -> StartGeneration:
     run = session.run
     own_max_tokens = settings.get("maxTokens")
-    is_lower = granted is not None and not (isinstance(own_max_tokens, int) and own_max_tokens <= granted.max_tokens)
-    is_new = catalogue.guidance != run.guidance
+    lowers_limit = grant is not None and not (isinstance(own_max_tokens, int) and own_max_tokens <= grant.max_tokens)
+    is_new_guidance = catalogue.guidance != run.guidance
     event = StartGeneration(
         **session.stamp(step=command.step),
         final=command.final,
-        guidance=catalogue.guidance if is_new else None,
-        unreachable=catalogue.unreachable if is_new else {},
+        guidance=catalogue.guidance if is_new_guidance else None,
+        unreachable=catalogue.unreachable if is_new_guidance else {},
         provider_settings=None if settings == run.provider_settings else settings,
         tools_digest=tools_digest,
-        max_tokens=granted.max_tokens if granted is not None and is_lower else None,
-        reserved=None if granted is None else granted.amount.as_charge(),
+        max_tokens=grant.max_tokens if grant is not None and lowers_limit else None,
+        reserved=None if grant is None else grant.amount.as_charge(),
         definitions=unrecorded(catalogue.definitions, run.definitions),
     )
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 
 
-async def _continue_after(
+async def _retry_switch_or_fail(
     session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, prices: Prices
 ) -> bool:
+    """Return True if another attempt with this model may follow. Otherwise record a pause, a switch or a failure."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
         await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
@@ -308,6 +315,7 @@ async def _continue_after(
 
 
 async def _record_overflow(session: RunSession, error: ProviderError, attempt: int, window: int) -> None:
+    """Record that a request exceeds `window` tokens, so that room is made; fail the Run if none is left."""
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
@@ -317,7 +325,7 @@ async def _record_overflow(session: RunSession, error: ProviderError, attempt: i
     await session.flush()
 
 
-def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Delta], None]:
+def _delta_display(session: RunSession, step: int, emit: Emitter) -> Callable[[Delta], None]:
     number = 0
 
     def show(delta: Delta) -> None:
@@ -336,7 +344,7 @@ def _display_stamp(session: RunSession, step: int, name: int | str) -> EventStam
     return stamp
 
 
-def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
+def _wait_display(session: RunSession, step: int, emit: Emitter) -> OnWait:
     def show(reason: WaitReason, ahead: int, seconds: float | None) -> None:
         session.show_written()
         emit.display(
@@ -352,7 +360,8 @@ def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
     return show
 
 
-def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertMessage:
+def _normalize_calls(reply: ExpertMessage, *, final: bool, step: int) -> ExpertMessage:
+    """Return the reply with unique, non-empty ids of calls, and without calls in a final reply."""
     calls = reply.tool_calls
     if final and calls:
         return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))

@@ -62,7 +62,7 @@ class Media(Protocol):
     async def max_tokens_beyond_bytes(
         self, messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
     ) -> int | None:
-        """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound.
+        """Return the maximum tokens of the media as they are sent, beyond one per byte; None without a bound.
 
         `known` keeps the tokens of each image and document from one request to the next.
         """

@@ -81,7 +81,7 @@ class JobBudget:
         self._read = read
         self._media_tokens: MediaTokens = {}
         self._unbounded: set[str] = set()  # Runs whose next request has a document without a bound on its tokens
-        self._has_room = asyncio.Event()  # set, and replaced, when reserved amounts shrink
+        self._has_room = asyncio.Event()  # set and replaced when reserved amounts shrink
         self._sessions = sessions
         self._unwritten: set[str] = set()  # Runs whose reservations have shrunk, perhaps not on disk yet
         self._deadlines: dict[str, tuple[asyncio.Timeout, str | None]] = {}
@@ -90,6 +90,7 @@ class JobBudget:
             self.ledger.update(run, at_rest=True)
 
     def watch(self, run: Run) -> None:
+        """Update the ledger from a Run's new state, and wake waiting reservations if amounts were released."""
         if self.ledger.update(run):
             self._unwritten.add(run.id)
             self._notify()
@@ -98,7 +99,7 @@ class JobBudget:
         """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
         if self.ledger.needs_prices(run.id):
             for name in models_of(run.start):
-                await self._cost(*parts_of(name), 1)
+                await self._highest_cost(*parts_of(name), 1)
 
     async def reserve(
         self,
@@ -112,11 +113,13 @@ class JobBudget:
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
         """
-        configured = settings.get("maxTokens")
-        max_tokens = configured if isinstance(configured, int) and configured > 0 else None
-        thinks = run.start.reasoning_budget not in (None, "none", 0)
-        wanted_tokens = _wanted_tokens(run, thinks=thinks) if max_tokens is None else max_tokens
-        min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.budget_cut_tokens or 0))
+        max_tokens_setting = settings.get("maxTokens")
+        max_tokens = max_tokens_setting if isinstance(max_tokens_setting, int) and max_tokens_setting > 0 else None
+        uses_reasoning = run.start.reasoning_budget not in (None, "none", 0)
+        wanted_tokens = _wanted_tokens(run, uses_reasoning=uses_reasoning) if max_tokens is None else max_tokens
+        min_tokens = max(
+            MIN_THINKING_REPLY_TOKENS if uses_reasoning else MIN_REPLY_TOKENS, 2 * (run.budget_cut_tokens or 0)
+        )
         input_tokens = await self._max_sent_tokens(run, tools, instruction)
         bound = await self._bound(run, input_tokens, max(wanted_tokens, 2 * (run.budget_cut_tokens or 0)), min_tokens)
         if provider_tools and self.ledger.needs_prices(run.id):
@@ -135,7 +138,7 @@ class JobBudget:
     ) -> Grant | Exceeded:
         """Reserve, as `reserve` does, a summary of a Run's history. Raises UnknownPrice."""
         input_tokens = sent_tokens + ENDPOINT_OVERHEAD_TOKENS
-        bound = await self._bound_of(run, provider, model, input_tokens, summary_tokens, summary_tokens)
+        bound = await self._bound_for_model(run, provider, model, input_tokens, summary_tokens, summary_tokens)
         return await self._reserve_when_possible(run, bound)
 
     async def reserve_sample(
@@ -144,20 +147,20 @@ class JobBudget:
         input_bytes: int,
         messages: Sequence[Message],
         wanted_tokens: int | None,
-        before: tuple[Usage, Charge | None],
+        earlier_usage: tuple[Usage, Charge | None],
     ) -> Grant | Exceeded:
         """Reserve, as `reserve` does, a generation that a tool asks for. Raises UnknownPrice.
 
-        `before`: usage of earlier generations of the call, which is not released while it waits.
+        `earlier_usage`: usage of earlier generations of the call, which is not released while it waits.
         """
-        input_tokens = await self._with_media(run, input_bytes, messages) + ENDPOINT_OVERHEAD_TOKENS
+        input_tokens = await self._add_media_tokens(run, input_bytes, messages) + ENDPOINT_OVERHEAD_TOKENS
         bound = await self._bound(run, input_tokens, wanted_tokens or FIRST_REPLY_TOKENS, MIN_REPLY_TOKENS)
-        used = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
-        return await self._reserve_when_possible(run, bound, used)
+        earlier_amount = Amount.of_usage(earlier_usage[0]) + Amount.of_charge(earlier_usage[1])
+        return await self._reserve_when_possible(run, bound, earlier_amount)
 
-    def settle_sample(self, run: Run, key: str, used_usage: Usage, granted: Amount) -> None:
+    def settle_sample(self, run: Run, key: str, used_usage: Usage, granted_amount: Amount) -> None:
         """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
-        self.ledger.hold(key, run.id, Amount.of_usage(used_usage) - granted)
+        self.ledger.hold(key, run.id, Amount.of_usage(used_usage) - granted_amount)
         self._notify()
 
     def confirm_sample(self, key: str) -> None:
@@ -165,15 +168,15 @@ class JobBudget:
         if self.ledger.release(key):
             self._notify()
 
-    async def _reserve_when_possible(self, run: Run, bound: Bound, used: Amount = NO_AMOUNT) -> Grant | Exceeded:
+    async def _reserve_when_possible(self, run: Run, bound: Bound, used_amount: Amount = NO_AMOUNT) -> Grant | Exceeded:
         while True:
-            await self._write_all_but(run.id)
-            decision = self.ledger.reserve(run.id, bound, mine=used)
+            await self._flush_releases_of_others(run.id)
+            decision = self.ledger.reserve(run.id, bound, mine=used_amount)
             if not isinstance(decision, WaitForRoom):
                 return decision
             await self._has_room.wait()
 
-    async def _write_all_but(self, run_id: str) -> None:
+    async def _flush_releases_of_others(self, run_id: str) -> None:
         """Flush the releases of other Runs, so that a crash cannot undo a release that this Run has used."""
         while run_ids := self._unwritten - {run_id}:
             for other_id in run_ids:
@@ -196,14 +199,16 @@ class JobBudget:
             + ENDPOINT_OVERHEAD_TOKENS
         )
         if counted is None or counted.tools_digest != tools.digest or counted.messages > message_count:
-            return estimate if not messages.blobs(message_count) else await self._with_media(run, estimate, messages)
-        from_counted = counted.tokens + size - messages.size(counted.messages) + ENDPOINT_OVERHEAD_TOKENS // 10
+            return (
+                estimate if not messages.blobs(message_count) else await self._add_media_tokens(run, estimate, messages)
+            )
+        counted_estimate = counted.tokens + size - messages.size(counted.messages) + ENDPOINT_OVERHEAD_TOKENS // 10
         if messages.blobs(message_count) == messages.blobs(counted.messages):
-            return min(estimate, from_counted) if not messages.blobs(message_count) else from_counted
-        return await self._with_media(run, from_counted, messages[counted.messages :])
+            return min(estimate, counted_estimate) if not messages.blobs(message_count) else counted_estimate
+        return await self._add_media_tokens(run, counted_estimate, messages[counted.messages :])
 
-    async def _with_media(self, run: Run, input_tokens: int, messages: Sequence[Message]) -> int:
-        """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
+    async def _add_media_tokens(self, run: Run, input_tokens: int, messages: Sequence[Message]) -> int:
+        """Return `input_tokens` plus those of media beyond their bytes; without a bound, at least the whole window."""
         self._unbounded.discard(run.id)
         if not any(map(blobs_of, messages)):
             return input_tokens
@@ -211,26 +216,26 @@ class JobBudget:
         tokens = await bound(messages, run.adaptations, self._read, self._media_tokens)
         if tokens is None:
             self._unbounded.add(run.id)
-            return max(input_tokens, await self._window(run))
+            return max(input_tokens, await self._max_window(run))
         return input_tokens + tokens
 
-    async def _window(self, run: Run) -> int:
-        """Return the most tokens that the model takes; for an unknown model, more than any known one."""
+    async def _max_window(self, run: Run) -> int:
+        """Return the maximum tokens that the model takes; for an unknown model, more than for any known one."""
         windows = (await self._prices.window(run.provider, run.model), run.context.window)
         return max((window for window in windows if window is not None), default=window_of(run) or MAX_WINDOW_TOKENS)
 
     async def _bound(self, run: Run, input_tokens: int, wanted_tokens: int, min_tokens: int) -> Bound:
-        return await self._bound_of(run, run.provider, run.model, input_tokens, wanted_tokens, min_tokens)
+        return await self._bound_for_model(run, run.provider, run.model, input_tokens, wanted_tokens, min_tokens)
 
-    async def _bound_of(
+    async def _bound_for_model(
         self, run: Run, provider: str, model: str, input_tokens: int, wanted_tokens: int, min_tokens: int
     ) -> Bound:
         if not self.ledger.needs_prices(run.id):
             return Bound(input_tokens, wanted_tokens, min_tokens)
-        input_nano, output_nano = await self._cost(provider, model, input_tokens)
+        input_nano, output_nano = await self._highest_cost(provider, model, input_tokens)
         return Bound(input_tokens, wanted_tokens, min_tokens, input_nano, output_nano)
 
-    async def _cost(self, provider: str, model: str, input_tokens: int) -> tuple[int, int]:
+    async def _highest_cost(self, provider: str, model: str, input_tokens: int) -> tuple[int, int]:
         cost = await self._prices.highest_cost(provider, model, input_tokens)
         if cost is None:
             raise UnknownPrice(provider, model)
@@ -272,8 +277,8 @@ class JobBudget:
         has_room.set()
 
 
-def _wanted_tokens(run: Run, *, thinks: bool) -> int:
-    if not thinks:
+def _wanted_tokens(run: Run, *, uses_reasoning: bool) -> int:
+    if not uses_reasoning:
         return FIRST_REPLY_TOKENS
     budget = run.start.reasoning_budget
     return FIRST_REPLY_TOKENS + (budget if isinstance(budget, int) else 3 * FIRST_REPLY_TOKENS)

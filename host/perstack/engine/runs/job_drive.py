@@ -81,7 +81,7 @@ class JobDrive:
         """Create the context of a loaded Job. `is_driven_here` false: another process has the providers."""
         self.setup = setup
         self.job = job
-        self.runs = dict(job.runs)  # loaded states; a delegate that is continued is taken out
+        self.runs = dict(job.runs)  # loaded states; a delegate is removed when it continues
         self.emit = emit
         self.lock = tool_lock
         self.knowledge = knowledge
@@ -95,7 +95,7 @@ class JobDrive:
         self.snapshots = setup.snapshots(self.job.id)
         self.rulings = Rulings(self.directory)
         self.summary_file = JobSummaryFile(setup.storage, self.job)
-        self.has_sandboxed = False  # True once a notice has said that programs run in a sandbox
+        self.has_sandboxed = False  # True once a notice said that programs run in a sandbox
         self.has_denied = False  # True once a notice has said that programs are denied because nobody can be asked
         self.questions = LiveQuestions()  # the questions that delegates ask while other Runs of the Job are active
         self.sessions: WeakValueDictionary[str, RunSession] = WeakValueDictionary()
@@ -126,24 +126,24 @@ class JobDrive:
 
     def new_session(self, ref: RunRef, expert_key: str) -> RunSession:
         """Create the writer of a new Run; each of its writes marks job.json as outdated."""
-        setup, changed = self.setup, self.summary_file.mark_changed
-        session = RunSession(setup.storage, self.job, self.emit, ref, expert_key, changed, setup.clock)
+        setup, on_written = self.setup, self.summary_file.mark_changed
+        session = RunSession(setup.storage, self.job, self.emit, ref, expert_key, on_written, setup.clock)
         self.sessions[ref.run_id] = session
         return session
 
     def session_of(self, run: Run) -> RunSession:
         """Create the writer of a Run that has begun."""
-        setup, changed = self.setup, self.summary_file.mark_changed
-        session = RunSession.of(setup.storage, self.job, run, self.emit, changed, setup.clock)
+        setup, on_written = self.setup, self.summary_file.mark_changed
+        session = RunSession.of(setup.storage, self.job, run, self.emit, on_written, setup.clock)
         self.sessions[run.id] = session
         return session
 
     def take_answer(self, run_id: str) -> PersonAnswer | None:
-        """Return the answer that the Job was resumed with for this Run; None the second time."""
+        """Remove and return the answer that the Job was resumed with for this Run; None without one."""
         return self._answers.pop(run_id, None)
 
     @property
-    def unrecorded_answers(self) -> tuple[str, ...]:
+    def runs_with_unrecorded_answer(self) -> tuple[str, ...]:
         """The ids of Runs whose answer is not recorded yet."""
         return tuple(self._answers)
 
@@ -162,12 +162,14 @@ class JobDrive:
         different skills of one name.
         """
         skills = {skill.name: shared_definition(skill) for skill in with_tools(run.expert.skills)}
-        found: Definitions = run.definitions
-        for other in self.runs.values():
-            equal = {skill.name for skill in with_tools(other.expert.skills) if _is_among(skill, skills)}
-            earlier = {name: other.definitions[name] for name in equal & other.definitions.keys()}
-            found = merged_definitions(earlier, found)
-        return found
+        definitions: Definitions = run.definitions
+        for other_run in self.runs.values():
+            shared_names = {skill.name for skill in with_tools(other_run.expert.skills) if _is_among(skill, skills)}
+            earlier_definitions = {
+                name: other_run.definitions[name] for name in shared_names & other_run.definitions.keys()
+            }
+            definitions = merged_definitions(earlier_definitions, definitions)
+        return definitions
 
     def missing_adaptations(
         self, run: Run, model: str, tools: Iterable[ToolSpec], messages: Iterable[Message]
@@ -176,12 +178,12 @@ class JobDrive:
 
         Only adaptations of `tools` and `messages`, which the model is sent next, are returned.
         """
-        others = [other for other in self.job.runs.values() if other.adaptations_by_model and other.id != run.id]
-        learned = [item for other in others for item in other.adaptations_by_model.get(model, ())]
-        if not learned:
+        other_runs = [other for other in self.job.runs.values() if other.adaptations_by_model and other.id != run.id]
+        learned_adaptations = [item for other in other_runs for item in other.adaptations_by_model.get(model, ())]
+        if not learned_adaptations:
             return ()
-        known = run.adaptations_by_model.get(model, ())
-        return new_adaptations(known, shared_adaptations(learned, tools, messages))
+        known_adaptations = run.adaptations_by_model.get(model, ())
+        return new_adaptations(known_adaptations, shared_adaptations(learned_adaptations, tools, messages))
 
     def vault(self, run: Run) -> SecretVault | None:
         """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""

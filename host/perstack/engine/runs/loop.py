@@ -106,7 +106,7 @@ class RunLoop:
     async def drive_job(self, session: RunSession) -> JobSummary:
         """Drive a Coordinator as `drive_root` does, keep job.json up to date, and return the last summary."""
         summary_file = self._drive.summary_file
-        await summary_file.mark_stale()  # it says "running" even after an error: readers trust only the logs
+        await summary_file.mark_stale()  # says "running" even after an error, so that readers trust the logs
         try:
             async with summary_file.keep_summary():
                 await self.drive_root(session)
@@ -140,13 +140,13 @@ class RunLoop:
             while run_drive is not None and (command := self._next_command(session)) is not None:
                 if self._drive.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
-                elif takes_posted_texts(session.run, command) and await self._take_posted(run_drive):
+                elif takes_posted_texts(session.run, command) and await self._take_posted_texts(run_drive):
                     continue
                 elif isinstance(command, Switch):
                     await switch_model(session, command.error, self._drive.prices)
                 elif not (isinstance(command, Generate) and await return_to_first_model(session, self._drive.prices)):
                     await self._perform(run_drive, command)
-                run_drive = await self._renew(run_drive)
+                run_drive = await self._reopen_if_changed(run_drive)
             await session.flush()
         except asyncio.CancelledError:
             await shield_until_done(self._stop_cancelled(session))
@@ -157,7 +157,7 @@ class RunLoop:
         allowance = self._allowance
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
 
-    async def _take_posted(self, run_drive: RunDrive) -> bool:
+    async def _take_posted_texts(self, run_drive: RunDrive) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
         if run_drive.plays_recording and playback_of(run_drive).take_recorded_texts(run_drive):
             return True
@@ -231,21 +231,23 @@ class RunLoop:
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
-    async def _renew(self, run_drive: RunDrive) -> RunDrive | None:
+    async def _reopen_if_changed(self, run_drive: RunDrive) -> RunDrive | None:
         """Open the model and skills again if they have changed. If that fails, fail the Run and return None."""
         session, skills = run_drive.session, run_drive.skills
-        if run_drive.fallback_model != session.run.fallback_model:  # another model has taken over
+        if (
+            run_drive.fallback_model != session.run.fallback_model
+        ):  # a fallback model has taken over, or the first one again
             return await self._open_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
             return run_drive  # changes of the Expert take effect once all calls of the reply have results
-        renewed = await self._open_skills(session, again=True)
-        return None if renewed is None else replace(run_drive, skills=renewed)
+        new_skills = await self._open_skills(session, has_changed=True)
+        return None if new_skills is None else replace(run_drive, skills=new_skills)
 
-    async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
-        """Open the skills of a Run. `again`: it has changed its own. If that fails, fail the Run and return None."""
+    async def _open_skills(self, session: RunSession, *, has_changed: bool = False) -> RunSkills | None:
+        """Open the skills of a Run; `has_changed`: it has others open. If that fails, fail the Run and return None."""
         drive, run = self._drive, session.run
         try:
-            skills = await (reopen_skills(drive, run) if again else open_skills(drive, run))
+            skills = await (reopen_skills(drive, run) if has_changed else open_skills(drive, run))
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await record_failure(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None

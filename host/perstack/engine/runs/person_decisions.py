@@ -57,7 +57,7 @@ class PendingQuestion:
 class LiveQuestions:
     """Questions that delegates of a driven Job ask while other Runs are active; their logs say that they are stopped.
 
-    It counts the active Runs. When the last one stops, the Job rests and shows all its questions.
+    This class counts the active Runs. When the last one stops, the Job rests and shows all its questions.
     """
 
     def __init__(self) -> None:
@@ -75,9 +75,10 @@ class LiveQuestions:
     def end(self, open_count: int) -> None:
         """Count a delegate as ended or at rest. If it was the last (`open_count` 0), its parent counts in its place."""
         if open_count:
-            self._leave()
+            self._end_one()
 
-    def _leave(self) -> None:
+    def _end_one(self) -> None:
+        """Count one Run less. Without active Runs, end the waiting for answers: the Job rests."""
         self._active -= 1
         if self._active == 0:
             for pending in self._pending.values():
@@ -91,7 +92,7 @@ class LiveQuestions:
         """Wait for the answer to a question. Returns None once no other Run of the Job is active."""
         question_id = pending.question.id
         self._pending[question_id] = pending
-        self._leave()
+        self._end_one()
         if not pending.answer.done():
             self.on_asked(pending.question)
         try:

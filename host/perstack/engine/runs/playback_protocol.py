@@ -55,7 +55,7 @@ class Playback(Protocol):
         ...
 
     def is_last_step(self, run_drive: RunDrive, step: int) -> bool:
-        """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+        """Return True if the recorded Run has no reply after this step, so that a cut reply was not continued."""
         ...
 
     def take_recorded_texts(self, run_drive: RunDrive) -> bool:

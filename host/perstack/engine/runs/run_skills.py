@@ -64,7 +64,7 @@ def played_skills(drive: JobDrive, run: Run) -> Mapping[str, Toolset]:
 
 
 async def _open(drive: JobDrive, run: Run) -> RunSkills:
-    start, project = run.start, _known_project(drive.setup.project, run)
+    start, project = run.start, _project_with_added_experts(drive.setup.project, run)
     tools = expert_changes.changing_tools_of(run.expert, project)
     changes = BuiltinSession(Toolset(tools), _ExpertChanges(drive, run).perform) if tools else None
     return await drive.skills.open(
@@ -73,29 +73,31 @@ async def _open(drive: JobDrive, run: Run) -> RunSkills:
         run_id=run.id,
         is_coordinator=run.is_coordinator,
         policy=start.sandbox,
-        played=played_skills(drive, run),
+        played_toolsets=played_skills(drive, run),
         vault=drive.vault(run),
-        recorded=drive.offered_definitions(run),
-        own_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
+        recorded_definitions=drive.offered_definitions(run),
+        host_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
     )
 
 
-def _known_project(project: Project, run: Run) -> Project:
+def _project_with_added_experts(project: Project, run: Run) -> Project:
     """Return the project with the delegates that the Run has added from other files."""
     added = run.added_experts
     return project.model_copy(update={"experts": {**added, **project.experts}}) if added else project
 
 
 def _openable_expert(drive: JobDrive, run: Run) -> Expert:
-    """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
+    """Return the Expert to open: with secrets, and with all skills required if the option was given."""
     expert, project = run.expert, drive.setup.project
-    today = project.experts.get(run.start.expert_key)
-    if run.expert_changes or today is None:
-        declared = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
-        equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
-        own = {} if today is None else {skill.name: skill for skill in today.skills}
-        today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
-    return with_secrets(with_strict_skills(drive.setup, expert), today)
+    declared_expert = project.experts.get(run.start.expert_key)
+    if run.expert_changes or declared_expert is None:
+        declared_skills = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
+        equal_skills = {
+            skill.name: skill for skill in reversed(declared_skills) if skill_without_secrets(skill) in expert.skills
+        }
+        own_skills = {} if declared_expert is None else {skill.name: skill for skill in declared_expert.skills}
+        declared_expert = expert.model_copy(update={"skills": tuple({**own_skills, **equal_skills}.values())})
+    return with_secrets(with_strict_skills(drive.setup, expert), declared_expert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,12 @@ class _ExpertChanges:
     async def perform(self, tool_call: ToolCall) -> ToolResult:
         """Carry out one call. Raises PerstackError if it changes nothing."""
         async with self._lock:
-            change = await self._change_of(tool_call)
-            changed = replace(self._run, expert_changes=(*self._run.expert_changes, change))
+            change = await self._decide_change(tool_call)
+            changed_run = replace(self._run, expert_changes=(*self._run.expert_changes, change))
             if change.skill is not None:
-                await self._reach(changed, change.name)
-            catalogue = (await _open(self._drive, changed)).catalogue
-            self._run = changed
+                await self._check_reachable(changed_run, change.name)
+            catalogue = (await _open(self._drive, changed_run)).catalogue
+            self._run = changed_run
         specs = (*catalogue.shown, *catalogue.deferred)
         result: dict[str, object] = {"removed": change.name}
         if change.tool == "addSkill":
@@ -131,9 +133,10 @@ class _ExpertChanges:
             result = {"added": change.name, "tools": [*names]}
         return ChangeResult((TextPart(text=json.dumps(result, ensure_ascii=False)),), change=change)
 
-    async def _change_of(self, tool_call: ToolCall) -> ExpertChange:
+    async def _decide_change(self, tool_call: ToolCall) -> ExpertChange:
+        """Return the change that a call asks for. Raises PerstackError if it is not possible or not allowed."""
         setup, expert = self._drive.setup, self._run.expert
-        project = _known_project(setup.project, self._run)
+        project = _project_with_added_experts(setup.project, self._run)
         name = str(tool_call.args["name"])
         match tool_call.tool_name:
             case "addSkill":
@@ -156,12 +159,13 @@ class _ExpertChanges:
                 await setup.check_policies((setup.policy(delegate),))
                 return ExpertChange(tool="addDelegateFromConfig", name=name, expert=without_secrets(delegate))
 
-    async def _reach(self, changed_run: Run, name: str) -> None:
+    async def _check_reachable(self, changed_run: Run, name: str) -> None:
+        """Open an added skill. Raises SkillError if it cannot be reached."""
         drive = self._drive
         definition = next(
             skill for skill in with_tools(_openable_expert(drive, changed_run).skills) if skill.name == name
         )
-        played = played_skills(drive, changed_run).get(name)
-        problem = await drive.skills.reach(definition, changed_run.id, changed_run.start.sandbox, played)
+        played_toolset = played_skills(drive, changed_run).get(name)
+        problem = await drive.skills.reach(definition, changed_run.id, changed_run.start.sandbox, played_toolset)
         if problem is not None:
             raise SkillError(f"skill {name!r} is not added: {problem}")

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from perstack.engine.plugins.secret_vault import SecretVault
 
 
-async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall) -> str | None:
+async def _changed_definition_problem(
+    tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall
+) -> str | None:
     """Return why a call must not run if its tool has changed since the decision; None if not.
 
     Compare right before the call, because a server may change its tools at any time after the decision.
@@ -102,10 +104,10 @@ class Sampling:
         key = f"{self._key}/{next(self._numbers)}"
         messages = History(sample_request.messages)
         input_bytes = messages.size(len(messages)) + len(sample_request.instruction.encode("utf-8", "surrogatepass"))
-        granted = await self._reserve(sample_request, input_bytes)
-        if granted is not None:
-            await self._record_start(granted.amount.as_charge())
-        known = await self._fit_media(messages)
+        grant = await self._reserve(sample_request, input_bytes)
+        if grant is not None:
+            await self._record_start(grant.amount.as_charge())
+        adaptations = await self._fit_media(messages)
         generation = GenerationRequest(
             model=self._run.model,
             instruction=sample_request.instruction,
@@ -113,9 +115,9 @@ class Sampling:
             tools=(),
             blobs=context.drive.blobs.get,
             allow_tools=False,
-            max_tokens=sample_request.max_tokens if granted is None else granted.max_tokens,
+            max_tokens=sample_request.max_tokens if grant is None else grant.max_tokens,
             temperature=sample_request.temperature,
-            adaptations=known,
+            adaptations=adaptations,
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
             purpose="sample",
@@ -123,25 +125,25 @@ class Sampling:
         )
         try:
             with context.endpoint.turns() as turns:
-                reply = await turns.take(estimated_tokens(input_bytes), lambda: self._climb(generation))
+                reply = await turns.take(estimated_tokens(input_bytes), lambda: self._generate_adapting(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
-                self._settle(key, NO_USAGE, granted)
+                self._settle_reservation(key, NO_USAGE, grant)
             else:
-                self._assume(granted)
+                self._keep_reservation(grant)
             raise
         usage, _ = await context.drive.prices.cost_and_window(self._run.provider, self._run.model, reply)
-        if granted is None and context.endpoint.provider.may_omit_usage:
+        if grant is None and context.endpoint.provider.may_omit_usage:
             usage = usage.with_estimates(estimated_tokens(input_bytes), generated_tokens(reply.reply))
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
-        if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
-            self._assume(granted)
+        if grant is not None and not is_reported(usage, grant.amount.as_charge(), has_reply=has_reply):
+            self._keep_reservation(grant)
         else:
-            self._settle(key, usage, granted)
+            self._settle_reservation(key, usage, grant)
         return Sample(reply.reply, self._run.model, reply.finish_reason)
 
-    async def _climb(self, request: GenerationRequest) -> Generation:
+    async def _generate_adapting(self, request: GenerationRequest) -> Generation:
         """Generate; after a refusal repeat it with the named parts in another form, which the Run then keeps."""
         for rungs_left in range(MAX_RUNGS, -1, -1):
             try:
@@ -157,27 +159,29 @@ class Sampling:
 
     async def _fit_media(self, messages: History) -> Adaptations:
         """Return the Run's adaptations, with further ones that the images and documents of the request need."""
-        context, known = self._run_drive, self._run_drive.session.run.adaptations
+        context, run_adaptations = self._run_drive, self._run_drive.session.run.adaptations
         if not messages.blobs(len(messages)):
-            return known
-        media = context.drive.setup.parts.get(MEDIA)
-        found = await media.find_substitutes(context.session, context.endpoint.provider, context.drive.blobs, messages)
-        # media that are only together too many may fit in another request: not recorded
-        crowded = tuple(item for item in found if item.shared_limit)
-        if crowded:
-            notice(f"{self._run.active_model}: a request of {self._call.decided.tool_name} is sent {in_words(crowded)}")
-        await self._record_adaptations(tuple(item for item in found if not item.shared_limit), None)
-        return (*known, *found)
+            return run_adaptations
+        media, provider = context.drive.setup.parts.get(MEDIA), context.endpoint.provider
+        substitutes = await media.find_substitutes(context.session, provider, context.drive.blobs, messages)
+        # not recorded: media that are too many only together may fit in another request
+        only_for_request = tuple(item for item in substitutes if item.shared_limit)
+        if only_for_request:
+            tool_name = self._call.decided.tool_name
+            notice(f"{self._run.active_model}: a request of {tool_name} is sent {in_words(only_for_request)}")
+        await self._record_adaptations(tuple(item for item in substitutes if not item.shared_limit), None)
+        return (*run_adaptations, *substitutes)
 
     async def _record_adaptations(self, adaptations: Adaptations, error: ErrorInfo | None) -> None:
         session, call_id = self._run_drive.session, self._call.decided.id
-        new = new_adaptations(session.run.adaptations, adaptations)  # another call may have recorded them meanwhile
-        if new:
+        # another call may have recorded some of them meanwhile
+        unrecorded = new_adaptations(session.run.adaptations, adaptations)
+        if unrecorded:
             session.add(
                 AdaptRequest(
                     **session.stamp(),
                     model=session.run.active_model,
-                    adaptations=new,
+                    adaptations=unrecorded,
                     error=error,
                     tool_call_id=call_id,
                 )
@@ -185,12 +189,14 @@ class Sampling:
             await session.flush()
 
     async def _try_once(self, request: GenerationRequest) -> Generation:
-        limit = self._run.limits.timeout
+        timeout_ms = self._run.limits.timeout
         try:
-            async with asyncio.timeout(limit / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 return await self._run_drive.endpoint.provider.generate(request, lambda delta: None)
         except TimeoutError as error:
-            raise ProviderError(f"no complete reply within {limit} ms", name="Timeout", is_retryable=True) from error
+            raise ProviderError(
+                f"no complete reply within {timeout_ms} ms", name="Timeout", is_retryable=True
+            ) from error
 
     def confirm_recorded(self) -> None:
         """Tell the ledger that the Run's log contains the usage of this call."""
@@ -204,24 +210,25 @@ class Sampling:
         session.add(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
         await session.flush()
 
-    def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
-        if self._run_drive.budget is not None and granted is not None:
-            self._run_drive.budget.settle_sample(self._run, key, usage, granted.amount)
+    def _settle_reservation(self, key: str, usage: Usage, grant: Grant | None) -> None:
+        if self._run_drive.budget is not None and grant is not None:
+            self._run_drive.budget.settle_sample(self._run, key, usage, grant.amount)
 
-    def _assume(self, granted: Grant | None) -> None:
-        if granted is not None:
-            self.assumed = granted.amount.as_charge() + self.assumed
+    def _keep_reservation(self, grant: Grant | None) -> None:
+        """Count the whole reservation, because the usage is unknown."""
+        if grant is not None:
+            self.assumed = grant.amount.as_charge() + self.assumed
 
-    async def _reserve(self, sample_request: SampleRequest, sent: int) -> Grant | None:
+    async def _reserve(self, sample_request: SampleRequest, input_bytes: int) -> Grant | None:
         if self._run_drive.budget is None:
             return None
-        used = (self.usage or NO_USAGE, self.assumed)
-        granted = await self._run_drive.budget.reserve_sample(
-            self._run, sent, sample_request.messages, sample_request.max_tokens, used
+        earlier_usage = (self.usage or NO_USAGE, self.assumed)
+        grant = await self._run_drive.budget.reserve_sample(
+            self._run, input_bytes, sample_request.messages, sample_request.max_tokens, earlier_usage
         )
-        if isinstance(granted, Exceeded):
+        if isinstance(grant, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
-        return granted
+        return grant
 
 
 # seconds to wait for the first result before flushing the started calls, so that they are shown
@@ -244,8 +251,8 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins.
     """
-    session, played = run_drive.session, await _play_calls(run_drive, command.calls)
-    if played is None:
+    session, played_outcomes = run_drive.session, await _play_calls(run_drive, command.calls)
+    if played_outcomes is None:
         return
     calls = [
         call
@@ -254,14 +261,15 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
     ]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
-    if len(calls) == 1 and not session.has_unwritten:  # nothing else to do meanwhile: it needs no task
-        outcome = await _despite_swallowed_cancellation(_result_of(run_drive, calls[0], played))
-        _record(session, calls[0], outcome)
+    # a single call needs no task: there is nothing else to do meanwhile
+    if len(calls) == 1 and not session.has_unwritten:
+        outcome = await _await_raising_cancellation(_outcome_of(run_drive, calls[0], played_outcomes))
+        _record_outcome(session, calls[0], outcome)
         if outcome.sampling is not None:
             outcome.sampling.confirm_recorded()
         return
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(_result_of(run_drive, call, played)): call for call in calls}
+        running = {group.create_task(_outcome_of(run_drive, call, played_outcomes)): call for call in calls}
         while running:
             timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -269,7 +277,7 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
             for task in [task for task in running if task in done]:  # in the order in which they changed the Expert
                 call = running.pop(task)
                 has_effects = has_effects or call.decided.effect == "sideEffect"
-                _record(session, call, task.result())
+                _record_outcome(session, call, task.result())
                 sampling = task.result().sampling
                 if sampling is not None:
                     sampling.confirm_recorded()
@@ -277,8 +285,8 @@ async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
                 await session.flush()
 
 
-async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolOutcome:
-    """Await a tool's work in this task. A tool that returns although it was cancelled does not keep the Run going."""
+async def _await_raising_cancellation(work: Awaitable[ToolOutcome]) -> ToolOutcome:
+    """Await a tool's work in this task. Raises CancelledError also if the tool swallowed the cancellation."""
     task = asyncio.current_task()
     cancellations = 0 if task is None else task.cancelling()
     outcome = await work
@@ -297,7 +305,7 @@ async def _play_calls(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str
     return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
 
 
-def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
+def _record_outcome(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     result = outcome.result
     assumed = None if outcome.sampling is None else outcome.sampling.assumed
     if isinstance(result, Question):
@@ -314,7 +322,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
             )
         )
         return
-    finished = FinishToolCall(
+    event = FinishToolCall(
         **session.stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -326,11 +334,11 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         secrets=outcome.secrets,
         change=result.change if isinstance(result, ChangeResult) else None,
     )
-    session.add(finished.with_warning(session.run))
+    session.add(event.with_warning(session.run))
 
 
-async def _result_of(run_drive: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
-    outcome = played.get(call.decided.id)
+async def _outcome_of(run_drive: RunDrive, call: Call, played_outcomes: Mapping[str, ToolOutcome]) -> ToolOutcome:
+    outcome = played_outcomes.get(call.decided.id)
     return await perform_call(run_drive, call) if outcome is None else outcome
 
 
@@ -360,7 +368,7 @@ async def perform_call(run_drive: RunDrive, call: Call) -> ToolOutcome:
         skill_session = await sandboxed_session(run_drive) if is_confined else tool.skill_session
     except PerstackError as error:
         return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
-    problem = await _problem_of_definition(tool, skill_session, call.decided)
+    problem = await _changed_definition_problem(tool, skill_session, call.decided)
     if problem is not None:
         return ToolOutcome(ToolResult.text(problem, is_error=True))
     if run_drive.vault is None:
@@ -371,9 +379,9 @@ async def perform_call(run_drive: RunDrive, call: Call) -> ToolOutcome:
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
     if isinstance(result, ToolResult) and any(isinstance(part, BlobPart) for part in result.contents):
         result = await drive.setup.parts.get(MEDIA).repair_result(result, drive.blobs.get, call.decided.tool_name)
-    spent = sampling.usage if sampling is not None else None
-    highest = 0 if run_drive.vault is None else run_drive.vault.highest
-    return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
+    sampling_usage = sampling.usage if sampling is not None else None
+    highest_secret = 0 if run_drive.vault is None else run_drive.vault.highest_number
+    return ToolOutcome(result, round((time.monotonic() - began) * 1000), sampling_usage, sampling, highest_secret)
 
 
 async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | Question:
@@ -394,4 +402,4 @@ async def _call_masked(
         masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await masked_call.masked_outcome(await _call_skill(skill, masked_call.request))
+    return await masked_call.mask_result(await _call_skill(skill, masked_call.request))
