@@ -1,14 +1,7 @@
 """The state of a Run: the value that `evolve` folds its log into.
 
-The life of one step:
-
-    READY ──startGeneration──▶ GENERATING ──finishGeneration──▶ REPLIED ──callTools──▶ CALLING ─┐
-      ▲                             ▲                              │ no calls                   │ every call
-      │                             └── accepted, no text yet ─────┤                            │ has its result
-      └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
-
-A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
-`begin` and `_take_over` decide what a Run that continues another one inherits of a new field.
+`evolve.py` has the transitions. A new field needs a decision in `begin` and `_take_over`: what a Run that continues
+another one inherits of it.
 """
 
 from __future__ import annotations

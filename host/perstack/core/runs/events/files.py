@@ -11,15 +11,8 @@ from perstack.core.base.records import EMPTIED, Record, Text, falsy
 from perstack.core.base.text import count
 from perstack.core.runs.commands import Command, Snapshot
 from perstack.core.runs.events.base import (
-    ANY_PHASE,
-    ANY_STATUS,
-    CALLING,
-    READY,
-    RUNNING,
-    SETTLED,
     LaterEvent,
     Repetition,
-    RunTransition,
     unexpected_event,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
@@ -44,7 +37,6 @@ class NotRecorded(Record):
 class RecordSnapshot(LaterEvent):
     """A snapshot of the workspace, at the start and after calls that may change files; its blobs are on disk before."""
 
-    follows = RunTransition((READY, CALLING, SETTLED), RUNNING)
     is_progress = False
     type: Literal["recordSnapshot"] = "recordSnapshot"
     tree: str | None = None  # digest of the tree, a blob of the Job; None if it failed, see `problem`
@@ -93,8 +85,6 @@ class RecordSnapshot(LaterEvent):
 class StartRewind(LaterEvent):
     """The intent to restore files of the workspace. It is on disk before any file is touched."""
 
-    follows = RunTransition(ANY_PHASE, ANY_STATUS)
-    is_of_person = True
     is_decided = False
     is_progress = False
     type: Literal["startRewind"] = "startRewind"
@@ -121,8 +111,6 @@ class StartRewind(LaterEvent):
 class FinishRewind(LaterEvent):
     """The completion of a rewind. If it is missing after `startRewind`, nothing was changed."""
 
-    follows = RunTransition(ANY_PHASE, ANY_STATUS)
-    is_of_person = True
     is_decided = False
     is_progress = False
     type: Literal["finishRewind"] = "finishRewind"
