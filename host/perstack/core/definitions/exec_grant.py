@@ -16,7 +16,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.permissions import PermissionRule, Permissions, RuleSet, Widening, read_rule, wrong_rule
+from perstack.core.definitions.permissions import (
+    PermissionRule,
+    Permissions,
+    RuleSet,
+    Widening,
+    read_rule,
+    rule_problem,
+)
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.core.definitions.skills import (
     BASE_SKILL,
@@ -92,7 +99,7 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
             for rule_set in in_force
             for text in rule_set.permissions.allow
             if rule_set.expert in ("", expert.key)
-            and wrong_rule(text) is None
+            and rule_problem(text) is None
             and _is_about_exec(read_rule(text), skill)
         )
     )

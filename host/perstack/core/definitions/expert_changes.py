@@ -23,7 +23,7 @@ from pydantic import Field
 from perstack.core.base.records import EMPTIED, JsonObject, Record, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import wrong_delegation
+from perstack.core.definitions.keys import delegation_problem
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
     AnySkill,
@@ -101,7 +101,7 @@ def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expe
     elif tool != "removeSkill":
         properties["name"] = {"type": "string", "description": "The Expert"}
         if tool == "addDelegate" and project is not None and expert is not None:
-            names = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+            names = [key for key in project.experts if _delegate_problem(project, expert, key) is None]
     if names:
         properties["name"] = {"type": "string", "enum": [*names]}
     if tool == "addDelegateFromConfig":
@@ -174,9 +174,9 @@ def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
     """Return the Expert of that key, which is no delegate of `expert` yet."""
     delegate = project.expert(name)
     if delegate is None:
-        keys = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+        keys = [key for key in project.experts if _delegate_problem(project, expert, key) is None]
         raise SkillError(f"there is no Expert {name!r} in this project{_listing(keys)}")
-    problem = _wrong_delegate(project, expert, delegate.key)
+    problem = _delegate_problem(project, expert, delegate.key)
     if problem is None and _entry_of(project, expert.delegates, delegate.key) is not None:
         problem = "you can delegate to it already"
     if problem is not None:
@@ -220,12 +220,12 @@ def _restrictions(expert: Expert) -> tuple[object, ...]:
     return expert.permissions, expert.runtime, expert.mask_secrets
 
 
-def _wrong_delegate(project: Project, expert: Expert, key: str) -> str | None:
+def _delegate_problem(project: Project, expert: Expert, key: str) -> str | None:
     if key == expert.key:
         return "an Expert is no delegate of its own"
     if key in project.unguarded:
         return "one of its rules or limits may be misspelt"
-    return wrong_delegation(expert.key, key, project.experts)
+    return delegation_problem(expert.key, key, project.experts)
 
 
 def _entry_of(project: Project, delegates: Sequence[str], name: str) -> str | None:

@@ -164,7 +164,7 @@ def read_rule(text: str) -> PermissionRule:
     return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
 
-def wrong_rule(text: str) -> str | None:
+def rule_problem(text: str) -> str | None:
     try:
         read_rule(text)
     except ValueError as error:
@@ -207,7 +207,7 @@ def _arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, G
 
 Decision = Literal["allow", "ask", "deny"]
 
-_Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
+_Rules = tuple[Annotated[str, Rule(rule_problem)], ...]
 
 _ASKED_ANYWAY = "exec"  # tool of the base skill that asks a person unless the definition names it
 

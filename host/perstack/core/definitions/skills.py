@@ -11,7 +11,16 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Record, Text, falsy, snake_cased
-from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
+from perstack.core.definitions.keys import (
+    NOT_EMPTY,
+    InText,
+    Key,
+    Rule,
+    at_least,
+    domain_problem,
+    issuer_problem,
+    schema_of,
+)
 
 # Tools as the agent loop knows them, and decisions about calls.
 
@@ -265,7 +274,7 @@ class McpStdioSkill(_SkillFields):
         Key("additional variables of the server; `${NAME}` stands for one of yours", effect="executes"),
     ] = Field(default_factory=dict)
     allowed_domains: Annotated[
-        tuple[Annotated[str, Rule(wrong_domain)], ...],
+        tuple[Annotated[str, Rule(domain_problem)], ...],
         Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`", effect="reaches"),
     ] = ()
     lazy_init: _LazyInit = False
@@ -310,7 +319,7 @@ class OAuth(Record):
     identity_endpoint: Annotated[  # token endpoint of an identity provider (RFC 8693, SEP-990)
         str | None,
         NOT_EMPTY,
-        Rule(wrong_issuer),
+        Rule(issuer_problem),
         Key(
             "for `identityAssertion`: the identity provider's token endpoint, which is sent that token; `${NAME}`",
             effect="reaches",
@@ -329,7 +338,7 @@ class OAuth(Record):
     issuer: Annotated[
         str | None,
         NOT_EMPTY,
-        Rule(wrong_issuer),
+        Rule(issuer_problem),
         Key("authorization server of the client: no other gets its secret", effect="reaches"),
     ] = None
     scopes: Annotated[
@@ -421,7 +430,7 @@ class PluginSkill(_SkillFields):
 MAX_SKILL_NAME_CHARS = 64
 
 
-def wrong_skill_name(name: str) -> str | None:
+def skill_name_problem(name: str) -> str | None:
     plain = unicodedata.normalize("NFKC", name)
     if not plain:
         return "must not be empty"
@@ -440,7 +449,7 @@ class AgentSkill(Record):
     """Folder with a SKILL.md in the public format: knowledge that an Expert reads when needed."""
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
-    name: Annotated[str, Rule(wrong_skill_name)]
+    name: Annotated[str, Rule(skill_name_problem)]
     path: Annotated[
         _Filled, Key("folder of the SKILL.md, relative to this file", effect="reads", is_path=True)
     ]  # absolute after reading

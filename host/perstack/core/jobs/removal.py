@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perstack.core.base.text import milliseconds
+from perstack.core.base.text import parse_span
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.definitions.project import Retention
 from perstack.core.jobs.job_choice import JobChoice
@@ -32,6 +32,6 @@ def expired_jobs(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
     """Return the Jobs that the retention settings in perstack.toml remove."""
     if retention == Retention():
         return []
-    before = None if retention.older_than is None else now - milliseconds(retention.older_than)
+    before = None if retention.older_than is None else now - parse_span(retention.older_than)
     choice = JobChoice.of((TYPED_STATUS[name] for name in retention.status), before=before)
     return removable(jobs, choice, keep_last=retention.keep_last or 0)

@@ -15,8 +15,8 @@ from perstack.core.definitions.permissions import (
     StandingApproval,
     call_digest,
     read_rule,
+    rule_problem,
     with_approved,
-    wrong_rule,
 )
 from perstack.core.definitions.skills import (
     RULES_STAGE,
@@ -106,7 +106,7 @@ def _exact_rule(policy_call: PolicyCall) -> str:
         return ""
     skill = "" if policy_call.is_host else f"{policy_call.skill}/"
     rule = f"{skill}{policy_call.tool}({' '.join(map(literal_word, policy_call.command))})"
-    is_bare = wrong_rule(rule) is None and read_rule(rule).bare is not None
+    is_bare = rule_problem(rule) is None and read_rule(rule).bare is not None
     return rule if is_bare else ""
 
 
