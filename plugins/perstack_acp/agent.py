@@ -279,7 +279,9 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
 
 def _in_words(question: OpenQuestion, form: Form) -> str:
     allowed = accepted_answers(question)
-    return f"{form.message}\n({describe_accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
+    return (
+        f"{form.message}\n({describe_accepted(allowed)})" if allowed.is_restricted and form.is_whole else form.message
+    )
 
 
 def _modes(editor_session: EditorSession) -> schema.SessionModeState:

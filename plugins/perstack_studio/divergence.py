@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.ids import is_place, place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.files.line_diff import Effort, line_diff, lines_of
+from perstack.core.files.line_diff import Effort, line_diff, split_lines
 from perstack.core.messages.messages import ProviderToolPart, ToolCallPart
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.generations import FinishGeneration
@@ -221,7 +221,7 @@ def _lines_of_item(head: str, item: JsonValue, indent: str) -> Iterator[str]:
 
 def diff_of_texts(old: str, new: str) -> tuple[tuple[str, str], ...]:
     """Return the difference of two texts as lines with their classes, up to a limit."""
-    sides = [lines_of(text.encode(errors="replace")) for text in (old, new)]
+    sides = [split_lines(text.encode(errors="replace")) for text in (old, new)]
     found: list[tuple[str, str]] = []
     for hunk in line_diff(sides[0], sides[1], Effort(_EFFORT_STEPS)).hunks:
         found.append(("place", hunk.head))

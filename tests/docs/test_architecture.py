@@ -24,7 +24,7 @@ import perstack.iterations.state as series_transitions
 import perstack.tasks.state as task_transitions
 from perstack.core.base.ids import event_id_of, run_id_of
 from perstack.core.definitions.job_status import ACTIVE, JobStatus, RunStatus, lifecycle_of, pause_reason_of
-from perstack.core.jobs.due import DUE, JobState, Owner, Todo
+from perstack.core.jobs.due import DUE, DueAction, JobOwner, JobState
 from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.evolve import TRANSITIONS
@@ -231,10 +231,10 @@ def test_a_jobs_life_is_that_of_the_code() -> None:
 def test_what_happens_by_itself_is_the_table_that_all_owners_of_jobs_read() -> None:
     by_itself = section(PAGE, "## What happens by itself")
     head, *_ = re.findall(r"^\| state of the Job \| (.*) \|$", by_itself, re.M)
-    assert head.split(" | ") == [f"`{owner}`" for owner in get_args(Owner)]
+    assert head.split(" | ") == [f"`{owner}`" for owner in get_args(JobOwner)]
     assert rows(by_itself) == [[f"`{state}`", *row.values()] for state, row in DUE.items()]
-    assert first_cells(by_itself[by_itself.index("| owner |") :]) == list(get_args(Owner))
-    assert set(re.findall("«(.+?)»", by_itself)) == set(get_args(Todo))
+    assert first_cells(by_itself[by_itself.index("| owner |") :]) == list(get_args(JobOwner))
+    assert set(re.findall("«(.+?)»", by_itself)) == set(get_args(DueAction))
     assert set(DUE) == set(get_args(JobState))
     assert set(get_args(JobStatus)) | set(_words(by_itself)) >= set(get_args(JobState))
 

@@ -16,7 +16,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import DELEGATE, PROVIDER, Permissions, RuleSet
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
+from perstack.core.definitions.skills import ToolSpec, apply_definition, tool_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.decide_call import Ruling, decide_call, decide_offer
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
@@ -256,7 +256,7 @@ def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolS
         raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
     if not unknown:
         return None
-    definition = next(candidate for candidate in with_tools(expert.skills) if candidate.name == unknown[0])
+    definition = next(candidate for candidate in tool_skills(expert.skills) if candidate.name == unknown[0])
     return apply_definition(ToolSpec(name=name, skill_name=unknown[0]), definition)
 
 

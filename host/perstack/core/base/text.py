@@ -181,14 +181,14 @@ def argv_of(command: str | _T) -> tuple[str, ...] | _T:
     return (*_SHELL, command) if command.strip() else ()
 
 
-def is_line(argv: Sequence[str]) -> bool:
+def is_shell_line(argv: Sequence[str]) -> bool:
     """Return True if the words run a line by `sh`."""
     return len(argv) == 3 and tuple(argv[:2]) == _SHELL
 
 
-def line_of(argv: Sequence[str]) -> str:
+def command_line(argv: Sequence[str]) -> str:
     """Return the command for people: the line for `sh`, or the words joined."""
-    return argv[2] if is_line(argv) else " ".join(argv)
+    return argv[2] if is_shell_line(argv) else " ".join(argv)
 
 
 # Long texts for models: the beginning and the end, and the blob with the whole text.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, JsonObject, Record, Written, falsy
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Redactable, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import delegation_problem
@@ -33,11 +33,11 @@ from perstack.core.definitions.skills import (
     Skill,
     Subject,
     ToolSpec,
-    base_of,
+    find_base_skill,
     is_base_skill,
     legal_tool_name,
-    picked_changes,
-    with_tools,
+    picked_changing_tools,
+    tool_skills,
 )
 from perstack.errors import SkillError
 
@@ -50,7 +50,7 @@ def _identity(expert: Expert) -> Expert:
     return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
 
 
-ExpertOfRun = Annotated[Expert, Written(_identity)]
+ExpertOfRun = Annotated[Expert, Redactable(_identity)]
 
 
 def _identity_if_any(expert: Expert | None) -> Expert | None:
@@ -64,7 +64,7 @@ class ExpertChange(Record):
     name: str  # name of the skill, or key of the delegate
     skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added skill, without secrets
     # delegate that the project does not declare, without secrets
-    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
+    expert: Annotated[Expert | None, Redactable(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 CREATE_EXPERT = "createExpert"
@@ -83,12 +83,12 @@ _DESCRIPTIONS: dict[ChangingTool, str] = {
 
 def changing_specs(base: Skill, project: Project | None = None, expert: Expert | None = None) -> tuple[ToolSpec, ...]:
     """Return the specs of the picked tools; with a project and an Expert, also the names that may be added."""
-    return tuple(_spec(tool, base, project, expert) for tool in picked_changes(base))
+    return tuple(_spec(tool, base, project, expert) for tool in picked_changing_tools(base))
 
 
 def changing_tools_of(expert: Expert, project: Project) -> tuple[ToolSpec, ...]:
     """Return the specs of the tools with which an Expert may change itself."""
-    return changing_specs(base_of(expert.skills), project, expert)
+    return changing_specs(find_base_skill(expert.skills), project, expert)
 
 
 def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expert | None) -> ToolSpec:
@@ -162,9 +162,9 @@ def skill_to_add(project: Project, expert: Expert, name: str, owner: str = "") -
 
 def skill_to_remove(expert: Expert, name: str) -> str:
     """Return the name of a skill that the Expert has and can do without."""
-    if name == base_of(expert.skills).name:
+    if name == find_base_skill(expert.skills).name:
         raise SkillError(f"{name} cannot be removed: it has the tools that finish a task")
-    names = [skill.name for skill in with_tools(expert.skills) if not is_base_skill(skill)]
+    names = [skill.name for skill in tool_skills(expert.skills) if not is_base_skill(skill)]
     if name not in names:
         raise SkillError(f"you have no skill {name!r}{_listing(names)}")
     return name
@@ -210,7 +210,7 @@ def _lent(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
         (owner_expert.key, skill)
         for owner_expert in project.experts.values()
         if owner_expert.key == expert.key or _restrictions(owner_expert) == _restrictions(expert)
-        for skill in with_tools(owner_expert.skills)
+        for skill in tool_skills(owner_expert.skills)
         if not (is_base_skill(skill) or isinstance(skill, InteractiveSkill))
         if not (isinstance(skill, PluginSkill) and skill.functions)
     ]

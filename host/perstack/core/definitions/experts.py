@@ -47,9 +47,9 @@ from perstack.core.definitions.skills import (
     functions_skill,
     is_base_skill,
     questions_skill,
-    with_tools,
+    tool_skills,
 )
-from perstack.core.schemas.result_schemas import result_schema_of
+from perstack.core.schemas.result_schemas import parse_result_schema
 
 
 class ExpertEvaluator(Record):
@@ -267,12 +267,12 @@ class Expert(SharedKeys):
     budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
-        InText(result_schema_of),
+        InText(parse_result_schema),
         Key("for a delegate: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     output: Annotated[
         JsonObject | None,
-        InText(result_schema_of),
+        InText(parse_result_schema),
         Key("for a Coordinator: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     effects: Annotated[
@@ -339,7 +339,7 @@ class Expert(SharedKeys):
     @model_validator(mode="after")
     def _with_questions(self) -> Self:
         """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
-        asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in with_tools(self.skills))
+        asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in tool_skills(self.skills))
         if asks and all(skill.name != QUESTIONS for skill in self.skills):
             object.__setattr__(self, "skills", (*self.skills, questions_skill()))
         return self

@@ -317,7 +317,7 @@ def key_reference_problem(key: str) -> str | None:
     return "must name a file, `file:PATH`, or a variable, `env:NAME`: the key itself does not belong here"
 
 
-def schema_of(text: str) -> JsonObject:
+def parse_schema(text: str) -> JsonObject:
     """Return the JSON schema of an object from a text. Raises ValueError that says what is wrong with the text."""
     try:
         schema: JsonValue = json.loads(text)

@@ -91,7 +91,7 @@ def full_name(provider: str, model: str) -> str:
     return f"{provider}/{model}"
 
 
-def parts_of(name: str) -> tuple[str, str]:
+def split_full_name(name: str) -> tuple[str, str]:
     """Split a full name into provider and model; providers have no `/` in their names."""
     provider, _, model = name.partition("/")
     return provider, model

@@ -27,7 +27,7 @@ _UNITS: dict[str, int] = {"": 1, "B": 1} | {
 _T = TypeVar("_T", int, float)
 
 
-def bytes_of(size: str) -> int:
+def parse_size(size: str) -> int:
     """Return a size such as `2GiB` in bytes. Raises ValueError for an invalid one."""
     match = re.fullmatch(_SIZE, size)
     if match is None:
@@ -39,7 +39,7 @@ def size_problem(size: str) -> str | None:
     """Return what is wrong with a size, as a phrase that follows its key; None if it is valid."""
     if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
-    return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
+    return None if parse_size(size) >= 1 << 20 else "must be at least 1MiB"
 
 
 def folder_problem(path: str) -> str | None:
@@ -153,7 +153,7 @@ class SandboxPolicy(Record):
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """Return the policy to record for a runtime and a `[sandbox]` table; None if they change nothing."""
     table = sandbox or Sandbox()
-    sizes = {name: None if (size := getattr(table, name)) is None else bytes_of(size) for name in ("memory", "tmp")}
+    sizes = {name: None if (size := getattr(table, name)) is None else parse_size(size) for name in ("memory", "tmp")}
     policy = SandboxPolicy(**fields_of(table, SandboxPolicy, **sizes, runtime=runtime))
     return None if policy == SandboxPolicy() else policy
 

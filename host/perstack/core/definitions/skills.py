@@ -19,7 +19,7 @@ from perstack.core.definitions.keys import (
     at_least,
     domain_problem,
     issuer_problem,
-    schema_of,
+    parse_schema,
 )
 
 # Tools as the agent loop knows them, and decisions about calls.
@@ -371,7 +371,7 @@ class InteractiveTool(Record):
     description: Annotated[str | None, Key("purpose of the tool", effect="text")] = None
     input_schema: Annotated[
         JsonObject,
-        InText(schema_of),
+        InText(parse_schema),
         Key(
             "a JSON schema of an object, written as JSON text", effect="text", name="inputJsonSchema", is_required=True
         ),
@@ -488,14 +488,14 @@ AnySkill = Annotated[
 ]
 
 
-def with_tools(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
+def tool_skills(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
     """Return the skills that offer tools of their own."""
     return tuple(skill for skill in skills if not isinstance(skill, AgentSkill))
 
 
-def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
+def with_base_skill(skills: Iterable[AnySkill]) -> list[Skill]:
     """Return the declared skills that offer tools, with the base skill first unless it is declared."""
-    offering = with_tools(skills)
+    offering = tool_skills(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
     return [_undeclared_base(), *offering]
@@ -506,12 +506,12 @@ def _undeclared_base() -> McpStdioSkill:
     return McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)
 
 
-def base_of(skills: Iterable[AnySkill]) -> Skill:
+def find_base_skill(skills: Iterable[AnySkill]) -> Skill:
     """Return the base skill as it is declared, or else the default that every Expert has."""
-    return next(skill for skill in with_base(skills) if is_base_skill(skill))
+    return next(skill for skill in with_base_skill(skills) if is_base_skill(skill))
 
 
-def picked_changes(base: Skill) -> tuple[ChangingTool, ...]:
+def picked_changing_tools(base: Skill) -> tuple[ChangingTool, ...]:
     """Return the tools for changing the Expert that a base skill's `pick` names and `omit` does not remove."""
     return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
@@ -547,7 +547,7 @@ def apply_definition(spec: ToolSpec, definition: Skill) -> ToolSpec:
     return spec.model_copy(update={"subject": declared}) if is_declared else spec
 
 
-def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
+def declaration_problems(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
     """Yield a message for each declaration in perstack.toml about a missing tool or a missing argument."""
     by_name = {spec.name: spec for spec in specs}
     for tool in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():

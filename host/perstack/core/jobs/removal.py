@@ -12,7 +12,7 @@ from perstack.core.jobs.job_choice import JobChoice
 from perstack.core.jobs.summary import JobSummary
 
 
-def removable(
+def removable_jobs(
     jobs: Iterable[JobSummary], choice: JobChoice, *, keep_last: int = 0, include_waiting: bool = False
 ) -> list[JobSummary]:
     """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
@@ -34,4 +34,4 @@ def expired_jobs(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
         return []
     before = None if retention.older_than is None else now - parse_span(retention.older_than)
     choice = JobChoice.of((TYPED_STATUS[name] for name in retention.status), before=before)
-    return removable(jobs, choice, keep_last=retention.keep_last or 0)
+    return removable_jobs(jobs, choice, keep_last=retention.keep_last or 0)

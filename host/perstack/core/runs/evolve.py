@@ -32,7 +32,7 @@ To replay a log, answers of the world (replies, results of tools, answers of peo
 Everything that the loop decides is computed again by `pending` and `evolve`, and must be exactly equal (`difference`).
 
 To add an event, give it a row in TRANSITIONS, and a class in a module of `events/`, with its name in the module's
-union. The class has its fields (each text with a mark `Written`), and says what it repeats of earlier events
+union. The class has its fields (each text with a mark `Redactable`), and says what it repeats of earlier events
 (`repetitions`: a log that contradicts itself was edited), how it changes the Run (`fold`), how a replay judges it
 (`is_decided`, `difference`) and how people read it (`describe`). Record it in `decide.py`, or in the engine module that
 has the side effect; docs/architecture.md says how its documentation is made. A new command also needs a branch in

@@ -82,11 +82,11 @@ def read_error(text: str, name: str) -> str | JsonObject:
 
 def read_schema(file: str) -> JsonObject:
     """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
-    from perstack.core.schemas.result_schemas import result_schema_of, schema_fault
+    from perstack.core.schemas.result_schemas import parse_result_schema, schema_fault
 
     text = _read_content(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
-        schema = result_schema_of(text)
+        schema = parse_result_schema(text)
     except ValueError as error:
         raise UsageError(f"--output-schema: {file} {error}") from error
     fault = schema_fault(schema)

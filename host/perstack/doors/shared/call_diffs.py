@@ -17,8 +17,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
-from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
-from perstack.core.files.text_edit import Replacement, replacement
+from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, split_lines
+from perstack.core.files.text_edit import Replacement, find_replacement
 from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unread
 from perstack.errors import SkillError
 
@@ -84,7 +84,7 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
         return edit._replace(note=f"not compared with the file: {name} is not a text file")
     if old is not None and new is not None:
         try:
-            change = replacement(data, _bytes(old), _bytes(new), name)
+            change = find_replacement(data, _bytes(old), _bytes(new), name)
         except SkillError as error:
             return edit._replace(note=re.sub(_ADVICE, "", str(error)))
         return _compared(_EDIT_ARGS, path, data, change)
@@ -105,7 +105,7 @@ def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replac
     for _ in range(CONTEXT):
         last = _line_end(data, last)
     after = data[first : change.at] + change.new + data[end:last]
-    hunks = line_diff(lines_of(data[first:last]), lines_of(after), Effort(_MAX_STEPS)).hunks
+    hunks = line_diff(split_lines(data[first:last]), split_lines(after), Effort(_MAX_STEPS)).hunks
     above = data.count(b"\n", 0, first)
     numbered = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]
     edit = _as_diff(arguments, path, numbered)

@@ -17,7 +17,7 @@ from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
-from perstack.core.definitions.skills import with_tools
+from perstack.core.definitions.skills import tool_skills
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -91,7 +91,7 @@ def _openable_expert(drive: JobDrive, run: Run) -> Expert:
     expert, project = run.expert, drive.setup.project
     today = project.experts.get(run.start.expert_key)
     if run.expert_changes or today is None:
-        declared = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
+        declared = [skill for other in project.experts.values() for skill in tool_skills(other.skills)]
         equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
         own = {} if today is None else {skill.name: skill for skill in today.skills}
         today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
@@ -159,7 +159,7 @@ class _ExpertChanges:
     async def _reach(self, changed_run: Run, name: str) -> None:
         drive = self._drive
         definition = next(
-            skill for skill in with_tools(_openable_expert(drive, changed_run).skills) if skill.name == name
+            skill for skill in tool_skills(_openable_expert(drive, changed_run).skills) if skill.name == name
         )
         played = played_skills(drive, changed_run).get(name)
         problem = await drive.skills.reach(definition, changed_run.id, changed_run.start.sandbox, played)

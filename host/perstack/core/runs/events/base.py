@@ -10,7 +10,7 @@ from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED
 from perstack.core.messages.messages import ToolMessage, ToolResultPart
 from perstack.core.messages.standing import Saying, with_place
-from perstack.core.runs.commands import Call, Command, RunTools, words_of
+from perstack.core.runs.commands import Call, Command, RunTools, command_phrase
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
@@ -79,7 +79,7 @@ def unexpected_event(event: RunEvent, run: Run, command: Command | None) -> str:
     """Return the difference of an event of another type than the command leads to."""
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
-    return f"{event.type}, where the loop would {words_of(command)}"
+    return f"{event.type}, where the loop would {command_phrase(command)}"
 
 
 def difference_of(expected: object, actual: object, name: str) -> str | None:

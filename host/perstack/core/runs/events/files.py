@@ -16,7 +16,7 @@ from perstack.core.runs.events.base import (
     unexpected_event,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.core.runs.state import Run, may_have_unrecorded_changes
 from perstack.dataclass import replace
 
 SkipReason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
@@ -67,7 +67,7 @@ class RecordSnapshot(LaterEvent):
 
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Compare `base` with the previous snapshot. A worker that exits during calls records a snapshot, too."""
-        if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded(run)):
+        if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded_changes(run)):
             return unexpected_event(self, run, command)
         return None if self.base in (None, run.snapshot) else "recordSnapshot whose `base` is not the last snapshot"
 

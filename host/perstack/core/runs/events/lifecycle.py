@@ -10,7 +10,7 @@ from typing_extensions import override
 from perstack.core.base.ids import By, event_id_of, is_digest
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
-from perstack.core.base.usage import BudgetName, Exceeded, Usage
+from perstack.core.base.usage import BudgetName, BudgetRefusal, Usage
 from perstack.core.definitions.permissions import RuleSets, Widening, apply_widening_to_all
 from perstack.core.definitions.settings import Limits
 from perstack.core.messages.messages import TextPart, UserMessage
@@ -276,9 +276,9 @@ class StopRunByExceededBudget(LaterEvent):
     needed: float
 
     @property
-    def exceeded(self) -> Exceeded:
+    def exceeded(self) -> BudgetRefusal:
         """The refusal of the next call."""
-        return Exceeded(self.budget, self.expert, self.limit, self.spent, self.needed)
+        return BudgetRefusal(self.budget, self.expert, self.limit, self.spent, self.needed)
 
     @override
     def repetitions(self, run: Run) -> Iterator[Repetition]:

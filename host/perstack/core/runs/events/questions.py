@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, JsonObject, Redactable, Text, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of
@@ -52,7 +52,7 @@ class CallInteractiveTool(LaterEvent):
     tool_call_id: str
     tool_name: str
     skill_name: str
-    args: Annotated[JsonObject, Written(_unknown_question)]
+    args: Annotated[JsonObject, Redactable(_unknown_question)]
     approval: bool = Field(default=False, exclude_if=falsy)  # True: it asks for approval, not for information
     settles: bool = Field(default=False, exclude_if=falsy)  # True: what became of a call that was interrupted is asked
     question: Question | None = None  # question of a tool that has been called, and is called again with the answer

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By, number_of_run
-from perstack.core.base.records import TEXT, IllegalEvent, Written, falsy
+from perstack.core.base.records import TEXT, IllegalEvent, Redactable, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.expert_changes import ExpertChange
@@ -55,7 +55,7 @@ from perstack.core.runs.facts import (
     todos_json,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
-from perstack.core.runs.repeats import warning_with
+from perstack.core.runs.repeats import warning_after
 from perstack.core.runs.state import Run, completion_result, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
@@ -167,7 +167,7 @@ class FinishToolCall(LaterEvent):
     type: Literal["finishToolCall"] = "finishToolCall"
     tool_call_id: str
     tool_name: str
-    contents: Annotated[tuple[ResultContent, ...], Written(_placeholder)]
+    contents: Annotated[tuple[ResultContent, ...], Redactable(_placeholder)]
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
@@ -175,7 +175,7 @@ class FinishToolCall(LaterEvent):
     usage: Usage | None = None  # usage of the generations that the tool itself requested
     assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
     by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
-    warning: Annotated[str | None, Written(_keep_own_warning)] = None
+    warning: Annotated[str | None, Redactable(_keep_own_warning)] = None
     secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
     change: ExpertChange | None = None  # what the call changed of the Run's own skills and delegates
 
@@ -201,7 +201,7 @@ class FinishToolCall(LaterEvent):
         )
 
     def _warning(self, run: Run) -> str | None:
-        return warning_with(run, self.tool_call_id, lambda: self._part(self.contents))
+        return warning_after(run, self.tool_call_id, lambda: self._part(self.contents))
 
     def with_warning(self, run: Run) -> "FinishToolCall":
         """Return the result with a warning to the model if it ends a step at half of the allowed repetitions."""
