@@ -286,7 +286,9 @@ def _option_kind(choice: str) -> schema.PermissionOptionKind:
 def _question_text(question: OpenQuestion, form: Form) -> str:
     """Return a question with its accepted answers, for a user who answers with the next prompt."""
     accepted = accepted_answers(question)
-    return f"{form.message}\n({describe_accepted(accepted)})" if accepted.is_bound and form.is_whole else form.message
+    return (
+        f"{form.message}\n({describe_accepted(accepted)})" if accepted.is_restricted and form.is_whole else form.message
+    )
 
 
 def _session_modes(editor_session: EditorSession) -> schema.SessionModeState:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from perstack.core.base.records import JsonObject
 from perstack.core.files.file_names import is_state_folder
-from perstack.core.files.text_edit import replacement
+from perstack.core.files.text_edit import find_replacement
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
@@ -163,7 +163,7 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
             data = file.read(MAX_EDITED_BYTES + 1)
         if len(data) > MAX_EDITED_BYTES:
             raise SkillError(f"{place.display_path} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
-        change = replacement(data, old, new, place.display_path)
+        change = find_replacement(data, old, new, place.display_path)
         replace(place, change.applied(data))
         texts: JsonObject = {name: echo(text(args, name)) for name in ("oldText", "newText")}
         return {"path": place.display_path, "from": data.count(b"\n", 0, change.at), **texts}

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.ids import is_place, place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.files.line_diff import Effort, line_diff, lines_of
+from perstack.core.files.line_diff import Effort, line_diff, split_lines
 from perstack.core.messages.messages import ProviderToolPart, ToolCallPart
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.generations import FinishGeneration
@@ -221,7 +221,7 @@ def _item_lines(head: str, item: JsonValue, indent: str) -> Iterator[str]:
 
 def diff_of_texts(old: str, new: str) -> tuple[tuple[str, str], ...]:
     """Return class and text of each line of the difference of two texts, at most about `MAX_LINES`."""
-    sides = [lines_of(text.encode(errors="replace")) for text in (old, new)]
+    sides = [split_lines(text.encode(errors="replace")) for text in (old, new)]
     rows: list[tuple[str, str]] = []
     for hunk in line_diff(sides[0], sides[1], Effort(_EFFORT_STEPS)).hunks:
         rows.append(("place", hunk.head))

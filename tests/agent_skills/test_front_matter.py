@@ -17,7 +17,7 @@ from perstack.agent_skills.front_matter import (
     read_table,
     split_front_matter,
 )
-from perstack.core.definitions.skills import wrong_skill_name
+from perstack.core.definitions.skills import skill_name_problem
 
 MINIMAL = """\
 ---
@@ -75,9 +75,9 @@ def test_names_that_the_format_allows_are_taken(name: str) -> None:
     ],
 )
 def test_names_that_it_does_not_are_refused_and_have_a_legal_one_near(name: str, words: str, legal: str) -> None:
-    assert words in (wrong_skill_name(name) or "")
+    assert words in (skill_name_problem(name) or "")
     assert legal_skill_name(name) == legal
-    assert wrong_skill_name(legal) is None or not legal
+    assert skill_name_problem(legal) is None or not legal
 
 
 def test_a_name_is_that_of_its_folder_however_either_composes_its_letters() -> None:

@@ -10,7 +10,7 @@ from stored_damage import replace_line
 
 from perstack.audit.redact import redact_event
 from perstack.audit.verification_report import Report
-from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal
+from perstack.core.base.chain import Head, format_line, open_line, remove_payload, seal
 from perstack.core.base.ids import By
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef
@@ -123,7 +123,7 @@ def test_a_line_that_says_it_is_redacted_and_has_content_is_damage_whatever_its_
         sealed = open_line(line)
         forged = sealed.payload.replace(SECRET.encode(), b"FORGED!")[:-1] + b',"redacted":true}'
         replace_line(
-            bench.workspace, bench.storage, RUN, seq, line_of(forged, sealed.digest, sealed.hash, sealed.batch)
+            bench.workspace, bench.storage, RUN, seq, format_line(forged, sealed.digest, sealed.hash, sealed.batch)
         )
         report = verified(bench)
         assert any(f"{seq}" in finding.message or finding.seq == seq for finding in report.findings), seq

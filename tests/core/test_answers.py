@@ -137,7 +137,7 @@ def test_an_answer_reaches_the_model_as_the_question_has_it(question: OpenQuesti
     ],
 )
 def test_what_is_no_answer_is_refused_with_what_is(question: OpenQuestion, said: str, words: str) -> None:
-    assert accepted_answers(question).is_bound
+    assert accepted_answers(question).is_restricted
     with pytest.raises(UsageError, match=words):
         read_job_answer(question, said)
 

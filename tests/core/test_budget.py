@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from perstack.core.base.chain import Head
-from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
+from perstack.core.base.usage import Amount, BudgetRefusal, Charge, Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget, Limits, lower_budget
 from perstack.core.jobs.budget_ledger import Bound, Grant, Ledger, WaitForRoom, excess_over, is_reported
@@ -134,7 +134,7 @@ class Ledgers(RuleBasedStateMachine):
         elif isinstance(decision, WaitForRoom):
             assert any(self.open.values())
         else:
-            assert isinstance(decision, Exceeded)
+            assert isinstance(decision, BudgetRefusal)
             assert decision.spent + decision.needed > decision.limit
 
     @rule(place=st.integers(0, 7), share=st.floats(0, 1), tells=st.booleans())
@@ -188,7 +188,7 @@ def test_what_cannot_fit_even_when_all_comes_back_is_not_waited_for() -> None:
         ledger.update(run_of(number, above=None if number == 1 else 1))
     ledger.update(replaced(run_of(1), reserved=Charge(tokens=600)))
     assert isinstance(ledger.reserve("job-2", Bound(500, 100, 50)), WaitForRoom)
-    assert isinstance(ledger.reserve("job-2", Bound(2_000, 100, 50)), Exceeded)
+    assert isinstance(ledger.reserve("job-2", Bound(2_000, 100, 50)), BudgetRefusal)
 
 
 def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None:
@@ -197,7 +197,7 @@ def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None
     ledger.hold("call", "job-1", Amount(800))
     bound = Bound(300, 100, 50)
     assert isinstance(ledger.reserve("job-1", bound), WaitForRoom)
-    assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), Exceeded)
+    assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), BudgetRefusal)
     ledger.release("call")
     assert isinstance(ledger.reserve("job-1", bound), Grant)
 

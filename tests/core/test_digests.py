@@ -31,7 +31,7 @@ from perstack.core.runs.events import StoredEvent, parse_event
 from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.request_digest import kept_tools, request_digest, tools_blob
+from perstack.core.runs.request_digest import request_digest, stored_tools, tools_blob
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 
@@ -85,7 +85,7 @@ def run_with_request(request: dict) -> tuple[Run, StartGeneration]:
         final=request["final"],
         guidance=request["guidance"],
         provider_settings=request["provider_settings"],
-        tools_digest=kept_tools(request["tools"]).digest,
+        tools_digest=stored_tools(request["tools"]).digest,
     )
     return replace(run, messages=History(request["messages"])), event
 
@@ -169,7 +169,7 @@ def test_the_digest_is_the_one_that_the_page_specifies() -> None:
 
 def test_what_is_not_finite_or_no_unicode_is_no_error() -> None:
     odd = ToolSpec(name="t", description="\ud800", input_schema={"maximum": float("inf"), "x": [float("nan")]})
-    assert kept_tools([odd]).blob.endswith(b'"inputSchema":{"maximum":null,"x":[null]}}]')
+    assert stored_tools([odd]).blob.endswith(b'"inputSchema":{"maximum":null,"x":[null]}}]')
 
 
 @pytest.mark.parametrize("wrong", ["", "v1:", "v2:" + "0" * 64, "v1:" + "0" * 63, "v1:" + "g" * 64, "v1:../x"])

@@ -19,7 +19,7 @@ from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.job_status import JobStatus, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state
+from perstack.core.jobs.due import DUE, JobOwner, JobState, is_resumable, job_state
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Closed, Queued
 from perstack.iterations import next_step as iterations
@@ -323,7 +323,7 @@ def test_each_cell_of_the_table_counts_but_those_that_no_owner_sees(
     monkeypatch: pytest.MonkeyPatch, state: JobState
 ) -> None:
     before, row = decisions(), DUE[state]
-    for owner in get_args(Owner):
+    for owner in get_args(JobOwner):
         found = False
         for other in ("wait", "continue", "finish", "fail"):
             monkeypatch.setitem(cast("dict[Any, Any]", DUE), state, {**row, owner: other})

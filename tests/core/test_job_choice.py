@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.project import Retention
 from perstack.core.jobs.job_choice import JobChoice
-from perstack.core.jobs.removal import expired_jobs, removable
+from perstack.core.jobs.removal import expired_jobs, removable_jobs
 from perstack.core.jobs.summary import JobSummary
 
 EVERY = JobChoice()
@@ -43,7 +43,7 @@ def test_all_conditions_must_hold() -> None:
         job("e", 1, "stoppedByError", "critic", labels={"team": "x"}),
     ]
     choice = JobChoice.of(["stoppedByError"], ["writer"], {"team": "x"}, before=9)
-    assert ids(removable(jobs, choice)) == ["a"]
+    assert ids(removable_jobs(jobs, choice)) == ["a"]
     assert [one.id for one in jobs if JobChoice.of(since=3).matches(one)] == ["c", "d"]
 
 
@@ -54,15 +54,15 @@ def test_the_newest_of_each_expert_are_kept_counted_among_all_its_jobs() -> None
         job("new", 3),
         job("other", 1, expert="x"),
     ]
-    assert ids(removable(jobs, EVERY, keep_last=1)) == ["mid", "old"]
-    assert ids(removable(jobs, JobChoice.of(["stoppedByError"]), keep_last=2)) == ["old"]
+    assert ids(removable_jobs(jobs, EVERY, keep_last=1)) == ["mid", "old"]
+    assert ids(removable_jobs(jobs, JobChoice.of(["stoppedByError"]), keep_last=2)) == ["old"]
 
 
 def test_what_runs_is_damaged_or_waits_is_kept() -> None:
     waiting = job("waits", 1, "stoppedByInteractiveTool", question="Which?")
     jobs = [waiting, job("runs", 1, "running"), job("bad", 1, "stoppedByError", damaged=True)]
-    assert removable(jobs, EVERY) == []
-    assert removable(jobs, EVERY, include_waiting=True) == [waiting]
+    assert removable_jobs(jobs, EVERY) == []
+    assert removable_jobs(jobs, EVERY, include_waiting=True) == [waiting]
 
 
 def test_what_is_not_retained_is_what_perstack_toml_says_and_nothing_if_it_says_nothing() -> None:
@@ -80,7 +80,7 @@ def test_what_is_not_retained_is_what_perstack_toml_says_and_nothing_if_it_says_
 )
 def test_as_many_of_each_expert_stay_as_are_to_be_kept(made: list[tuple[str, int, str]], keep: int) -> None:
     jobs = [job(str(number), at, status, expert) for number, (expert, at, status) in enumerate(made)]
-    gone = {one.id for one in removable(jobs, EVERY, keep_last=keep)}
+    gone = {one.id for one in removable_jobs(jobs, EVERY, keep_last=keep)}
     for expert in "ab":
         own = [one for one in jobs if one.expert_key == expert]
         left = [one for one in own if one.id not in gone]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.files.line_diff import Effort, Hunk, line_diff, lines_of, matches
+from perstack.core.files.line_diff import Effort, Hunk, line_diff, matches, split_lines
 
 MUCH = 1_000_000
 lines = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"\n"]), max_size=25)
@@ -63,9 +63,9 @@ def test_a_line_among_others_is_all_that_differs() -> None:
 
 
 def test_a_text_without_a_last_line_break_keeps_that() -> None:
-    assert lines_of(b"") == []
-    assert lines_of(b"a\nb") == [b"a\n", b"b"]
-    assert lines_of(b"a\n\n") == [b"a\n", b"\n"]
+    assert split_lines(b"") == []
+    assert split_lines(b"a\nb") == [b"a\n", b"b"]
+    assert split_lines(b"a\n\n") == [b"a\n", b"\n"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import perstack
 from perstack.core.definitions.public_addresses import is_public
-from perstack.core.definitions.sandbox import wrong_place
+from perstack.core.definitions.sandbox import destination_problem
 from perstack.definition_files import load_project
 from perstack.errors import DefinitionError
 from perstack_bubblewrap.network import PlaceRefused, check_address
@@ -36,7 +36,7 @@ def test_every_door_refuses_a_private_address(address: str, tmp_path: Path) -> N
     with pytest.raises(PlaceRefused, match="not a public address"):
         check_address("a.example", 443, address, ("a.example",))
     if ":" not in address:
-        assert "not a public address" in (wrong_place(address) or "")
+        assert "not a public address" in (destination_problem(address) or "")
         assert "must be a public address" in _said_of(tmp_path, address)
     elif "%" not in address:
         assert "must be a public address" in _said_of(tmp_path, f"[{address}]")
@@ -48,7 +48,7 @@ def test_every_door_takes_a_public_address(address: str) -> None:
     refuse_private(address, "a.example")
     check_address("a.example", 443, address, ("a.example",))
     if ":" not in address:
-        assert wrong_place(address) is None
+        assert destination_problem(address) is None
 
 
 def _said_of(folder: Path, host: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from perstack.audit.event_redaction import fields_to_blank, remains_of
 from perstack.core.base.chain import open_line
-from perstack.core.base.records import Record, Written, blank
+from perstack.core.base.records import Record, Redactable, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.runs.events import StoredEvent, is_at_home, parse_event
 from perstack.core.runs.events.lifecycle import RedactEvent
@@ -127,7 +127,7 @@ IDENTIFIERS = {
 def undecided(model: type[Record]) -> Iterator[str]:
     """The fields with texts of which nothing says what a redaction leaves."""
     for name, field in model.model_fields.items():
-        if not any(isinstance(mark, Written) for mark in field.metadata):
+        if not any(isinstance(mark, Redactable) for mark in field.metadata):
             yield from (name for kind in members(field.annotation) if kind is str or kind is dict)
             nested = (kind for kind in members(field.annotation) if isinstance(kind, type) and issubclass(kind, Record))
             for one in nested:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perstack.core.schemas.result_schemas import check_result, move_schema, result_schema_of, schema_fault
+from perstack.core.schemas.result_schemas import check_result, move_schema, parse_result_schema, schema_fault
 
 CITY = {"type": "object", "properties": {"people": {"type": ["integer", "null"]}}, "required": ["people"]}
 FITS = '{"people": 3}'
@@ -79,11 +79,11 @@ def test_null_within_the_object_is_kept() -> None:
     ],
 )
 def test_a_schema_that_no_result_can_be_held_to_is_found_before(schema: dict[str, object], words: str) -> None:
-    assert words in (schema_fault(result_schema_of(json.dumps(schema))) or "")
+    assert words in (schema_fault(parse_result_schema(json.dumps(schema))) or "")
 
 
 def test_a_schema_may_refer_to_itself_below_a_property_and_by_anchors() -> None:
-    tree = result_schema_of(
+    tree = parse_result_schema(
         '{"properties": {"left": {"$ref": "#"}, "of": {"$ref": "#leaf"}}, "$defs": {"l": {"$anchor": "leaf"}}}'
     )
     assert schema_fault(tree) is None

@@ -16,7 +16,7 @@ from perstack.core.runs.events.questions import CallInteractiveTool
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import begin, inheritable
+from perstack.core.runs.state import begin, inheritable_messages
 
 
 @settings(deadline=None)
@@ -40,7 +40,7 @@ def test_a_log_read_back_folds_into_the_same_state(choose) -> None:
 def test_every_tool_call_gets_exactly_one_result_in_the_order_of_the_calls(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()
-    messages = inheritable(simulation.run)
+    messages = inheritable_messages(simulation.run)
     for index, message in enumerate(messages):
         if isinstance(message, ExpertMessage) and message.tool_calls:
             answer = messages[index + 1]

@@ -32,7 +32,7 @@ class Addition:
 
 ADDITIONS = {
     "an event": Addition(
-        3,
+        4,
         tests=(
             *("tests/docs/test_events.py", "tests/docs/test_architecture.py"),
             *("-k", "part_of_the_page or transitions_is_the"),

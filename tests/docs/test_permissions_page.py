@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pages import fenced, first_cells, page, rows, section
 
-from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
+from perstack.core.definitions.permissions import Permissions, RuleSet, rule_problem
 from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import policy_call
 from perstack.definition_files import load_project
@@ -31,7 +31,7 @@ def test_the_example_loads_with_nothing_to_say(tmp_path: Path) -> None:
 def test_every_rule_that_is_shown_can_be_read() -> None:
     shown = [cell.strip("`") for cell in first_cells(section(PAGE, "## Rules"))]
     assert len(shown) >= 6
-    assert [rule for rule in shown if wrong_rule(rule)] == []
+    assert [rule for rule in shown if rule_problem(rule)] == []
 
 
 @pytest.mark.parametrize("line", [one for one in LINES if one not in ("CI", "LANG")])

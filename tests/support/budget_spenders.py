@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.usage import Charge, Exceeded, Usage, nano
+from perstack.core.base.usage import BudgetRefusal, Charge, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
@@ -111,7 +111,7 @@ class Spenders:
                 reserved=decision.amount.as_charge(),
                 tools_digest=f"{sent}",
             )
-        elif isinstance(decision, Exceeded):
+        elif isinstance(decision, BudgetRefusal):
             stop: StopRunByExceededBudget = budget_stop_event(decision, lambda ahead=0: self._next_stamp(run))
             self._store_run(evolve(run, stop, Head(run.head.seq + 1, "")))
         else:

@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "nothing continues a Run that was closed",
         "perstack.core.runs.evolve",
-        "if run.closed is not None and not event.is_of_person:",
+        "if run.closed is not None and not transition.is_maintenance:",
         "if False:",
         "tests/core/test_transitions.py tests/engine/jobs/test_closing.py",
     ),
@@ -224,8 +224,8 @@ MUTANTS = (
     Mutant(
         "a fact that cannot follow is refused",
         "perstack.core.runs.evolve",
-        "if run.phase not in event.follows.phases or run.status not in event.follows.statuses:",
-        "if run.phase not in event.follows.phases:",
+        "if run.phase not in transition.phases or run.status not in transition.statuses:",
+        "if run.phase not in transition.phases:",
         "tests/core/test_transitions.py",
     ),
     Mutant(

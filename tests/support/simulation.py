@@ -45,11 +45,11 @@ from perstack.core.runs.events.tool_calls import CallTools, FinishToolCall
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Answer, DelegateHead, Question
 from perstack.core.runs.pending import pending
-from perstack.core.runs.request_digest import kept_tools, request_digest
+from perstack.core.runs.request_digest import request_digest, stored_tools
 from perstack.core.runs.state import Run, begin
 
 KINDS = ("tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused")
-NO_TOOLS = kept_tools(()).digest
+NO_TOOLS = stored_tools(()).digest
 Choose = Callable[[int], int]
 """Returns a number below its argument."""
 

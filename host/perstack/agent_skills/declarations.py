@@ -13,7 +13,7 @@ from perstack.config.file_patterns import TooManyNames, matches
 from perstack.config.project_place import folder_contains
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
-from perstack.core.definitions.skills import AgentSkill, AnySkill, wrong_skill_name
+from perstack.core.definitions.skills import AgentSkill, AnySkill, skill_name_problem
 from perstack.toml_reader.skills import resolve_from
 from perstack.toml_reader.source import Reporter
 
@@ -47,7 +47,7 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Ex
 def _add_skill(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
     """Add the skill in a folder. A skill that only a pattern has found is skipped with a warning if it is unusable."""
     report_problem, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
-    problem, name = wrong_skill_name(path.name), path.name
+    problem, name = skill_name_problem(path.name), path.name
     if problem is not None:
         name = legal_skill_name(path.name)
         if not name:

@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 
 from perstack.audit.receipt_statements import MAX_RECEIPT_BYTES, AnchorRecord, read_record
 from perstack.core.base.ids import Owner, check_job_id
-from perstack.core.definitions.keys import wrong_anchor
+from perstack.core.definitions.keys import anchor_problem
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError, SkillError, UsageError
 from perstack.iterations.programs import run_program
@@ -239,7 +239,7 @@ class ProgramAnchor:
 
 def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str, str]) -> Anchor:
     """Return the anchor that `[audit] anchor` names; a program is run in `directory`. Raises UsageError."""
-    problem = wrong_anchor(setting)
+    problem = anchor_problem(setting)
     if problem is not None:
         raise UsageError(f"[audit] anchor {problem}")
     if not isinstance(setting, str):

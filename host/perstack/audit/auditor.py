@@ -27,7 +27,7 @@ from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.trail import AnchoredTrail
 from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
-from perstack.core.base.chain import Head, Sealed, with_head
+from perstack.core.base.chain import Head, SealedLine, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
@@ -60,7 +60,7 @@ async def _verify_single_log(definition: IndexedLogFormat[S, E, M], storage: Sto
     events = EventLog(space, definition)
     state_at_head: tuple[S, Head] | None = None
 
-    def observe(line: StoredLine[E], _: Sealed, state: S | None) -> None:
+    def observe(line: StoredLine[E], _: SealedLine, state: S | None) -> None:
         nonlocal state_at_head
         if state is not None and (stored.head is None or line.seq == stored.head.seq):
             state_at_head = state, line.head

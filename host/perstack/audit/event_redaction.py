@@ -4,7 +4,7 @@ The line of a redacted event keeps its digest and hash, so that the chain stays 
 state is folded from a replacement in a later `redactEvent` of that log, which the chain covers: the event with its
 ids, numbers and usage, and `[redacted]` for every text that a person, a model or a tool wrote. A `redactEvent` with any
 other text is rejected, so that a redaction cannot put words into a log. Fields with such a text have a mark where they
-are declared (`Written` in `core/base/records.py`).
+are declared (`Redactable` in `core/base/records.py`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from perstack.audit.event_redaction import (
 )
 from perstack.audit.searched_texts import remove_search_index
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
-from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
+from perstack.core.base.ids import By, event_id_of, number_of_run, one_plain_line, place_of
 from perstack.core.jobs.summary import summarize
 from perstack.core.messages.messages import BlobPart
 from perstack.core.runs.events import StoredEvent
@@ -277,7 +277,7 @@ async def redact_event(
                 blobs=traces.blobs,
                 copies=traces.copies,
                 by=by,
-                reason=cleaned(reason),
+                reason=one_plain_line(reason),
             )
             await log.append(ref, readable_log.loaded, [redaction_event])
         if read_remains(sealed.payload) is None:

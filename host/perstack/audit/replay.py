@@ -8,8 +8,8 @@ from pathlib import Path
 
 from perstack.audit.request_check import RequestCheck
 from perstack.audit.verification_report import Checked, Finding, Report, Unchecked
-from perstack.audit.verify import KeptToolsCheck
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
+from perstack.audit.verify import StoredToolsCheck
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, choose_opener, open_line, read_remains
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.state import Run
@@ -26,7 +26,7 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     count = compared = 0
-    tools = KeptToolsCheck(storage, job_id)
+    tools = StoredToolsCheck(storage, job_id)
     ids = await run_ids(storage, job_id)
     approvals, offers = JobApprovals(storage, job_id), OfferedSchemas(storage, job_id)
     ruling_count = 0
@@ -63,13 +63,13 @@ async def _replay(
     lines: list[bytes],
     requests: RequestCheck,
     rules: DecisionReplay,
-    tools: KeptToolsCheck,
+    tools: StoredToolsCheck,
 ) -> tuple[int, list[Finding]]:
     """Return how many events of a Run were replayed, and the first event that the loop would not have produced."""
     missing: list[Finding] = []
     definition = RunLogFormat(storage)
     run: Run | None = None
-    head, open_next = EMPTY_LOG, opener_of(lines)
+    head, open_next = EMPTY_LOG, choose_opener(lines)
     for seq, line in enumerate(lines, 1):
         if seq % EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
             await asyncio.sleep(0)
@@ -112,6 +112,6 @@ async def _inherits_redacted_messages(storage: Storage, ref: RunRef) -> bool:
         ref = RunRef(ref.job_id, base.run_id)
 
 
-async def _check_offered_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
+async def _check_offered_tools(check: StoredToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
     problem = await check.problem(event)
     return [] if problem is None else [Finding(event.run_id, seq, problem)]

@@ -16,7 +16,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import DELEGATE, PROVIDER, Permissions, RuleSet
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.skills import ToolSpec, apply_definition, with_tools
+from perstack.core.definitions.skills import ToolSpec, apply_definition, tool_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.decide_call import Ruling, decide_call, decide_offer
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
@@ -273,7 +273,7 @@ def _find_tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> 
     if not skills_with_unknown_tools:
         return None
     definition = next(
-        candidate for candidate in with_tools(expert.skills) if candidate.name == skills_with_unknown_tools[0]
+        candidate for candidate in tool_skills(expert.skills) if candidate.name == skills_with_unknown_tools[0]
     )
     return apply_definition(ToolSpec(name=name, skill_name=skills_with_unknown_tools[0]), definition)
 

@@ -14,7 +14,7 @@ from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.contradictions import contradictions, result_contradictions, start_contradictions
 from perstack.audit.event_redaction import Redaction, redaction_of
 from perstack.audit.verification_report import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
-from perstack.core.base.chain import Head, Sealed, read_remains
+from perstack.core.base.chain import Head, SealedLine, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Record
 from perstack.core.definitions.permissions import RuleSet
@@ -45,7 +45,7 @@ from perstack.ports.storage import RunRef, Storage
 
 
 @dataclass(slots=True)
-class KeptToolsCheck:
+class StoredToolsCheck:
     """A check of the tool blobs that a Job's logs name, each read once."""
 
     storage: Storage
@@ -330,7 +330,7 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
     redacted: dict[str, int] = {}
     before: Run | None = None
 
-    def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
+    def observe(line: StoredLine[StoredEvent], sealed: SealedLine, run: Run | None) -> None:
         nonlocal before
         if run is not None:
             _collect_state(check, line.seq, line.event, before, run)
@@ -532,7 +532,7 @@ def _report_uncovered(check: JobCheck) -> None:
 
 async def _check_blobs(check: JobCheck, storage: Storage) -> None:
     """Check that every blob that an event names exists, has the recorded size, and is unchanged."""
-    tools = KeptToolsCheck(storage, check.job_id)
+    tools = StoredToolsCheck(storage, check.job_id)
     valid_digests: set[str | None] = {event.tools_digest for _, _, event in check.offers}
     for run_id, seq, event in check.offers:
         problem = await tools.problem(event)

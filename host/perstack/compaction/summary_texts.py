@@ -14,7 +14,7 @@ from perstack.core.messages.messages import (
     estimated_tokens,
     text_of,
 )
-from perstack.core.messages.standing import STANDING_MARK, Saying, count_left_out, of_definition, standing_text
+from perstack.core.messages.standing import STANDING_MARK, Saying, count_left_out, sayings_of_definition, standing_text
 from perstack.core.runs.commands import Compact
 from perstack.core.runs.context_window import summary_tokens
 from perstack.core.runs.facts import todos_json
@@ -82,7 +82,7 @@ def count_texts_left_out(run: Run, plan: Compact, window: int) -> int:
 
 
 def _standing_texts(run: Run) -> tuple[Saying, ...]:
-    return (*of_definition(run.start.expert.standing), *run.sayings)
+    return (*sayings_of_definition(run.start.expert.standing), *run.sayings)
 
 
 def summary_in(text: str) -> str:

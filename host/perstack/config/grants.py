@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Record, falsy
-from perstack.core.definitions.permissions import wrong_rule
+from perstack.core.definitions.permissions import rule_problem
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
@@ -90,7 +90,7 @@ class ProjectGrants:
 
     def parsable(self) -> tuple[ProjectGrant, ...]:
         """Return the grants whose rules can be parsed. Raises StorageError."""
-        return tuple(grant for grant in self.all() if wrong_rule(grant.rule) is None)
+        return tuple(grant for grant in self.all() if rule_problem(grant.rule) is None)
 
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the grants. Raises StorageError."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import NAMED, full_name, parts_of
+from perstack.core.definitions.models import NAMED, full_name, split_full_name
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_setup import HostSetup, SetupSource
@@ -95,7 +95,7 @@ class Experts:
         from perstack.diagnostics.doctor import provider_state
 
         setup = self._source.setup
-        provider, current_model = parts_of(self.model(expert_key))
+        provider, current_model = split_full_name(self.model(expert_key))
         model_names = (model.name for model in (await provider_state(setup, provider)).models)
         return tuple(dict.fromkeys((current_model, *(f"{NAMED}{name}" for name in setup.project.models), *model_names)))
 

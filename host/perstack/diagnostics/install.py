@@ -16,7 +16,7 @@ from perstack.core.definitions.skills import (
     Skill,
     is_base_skill,
     shared_definition,
-    with_tools,
+    tool_skills,
 )
 from perstack.dataclass import dataclass
 from perstack.diagnostics.lock_update import digest_of_expert
@@ -68,7 +68,7 @@ async def ask_skills(
     distinct = {
         digest_of_skill(skill): (skill, expert.key)
         for expert in reversed(experts)
-        for skill in reversed(with_tools(expert.skills))
+        for skill in reversed(tool_skills(expert.skills))
         if not isinstance(skill, InteractiveSkill) and not is_base_skill(skill)
     }
     times = Counter(skill.name for skill, _ in distinct.values())
@@ -145,7 +145,7 @@ def login_of(
     declared = {
         key: skill
         for key, expert in experts.items()
-        for skill in with_tools(expert.skills)
+        for skill in tool_skills(expert.skills)
         if skill.name == skill_name and expert_key in (None, key)
     }
     if not declared:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.skills import AgentSkill, agent_skills, with_tools
+from perstack.core.definitions.skills import AgentSkill, agent_skills, tool_skills
 from perstack.core.definitions.tool_definitions import by_name, definition_diff, definition_digest, text_diff
 from perstack.errors import StorageError
 from perstack.lockfile.lock import Lock, LockedSkill, digest_of_json, digest_of_skill
@@ -72,7 +72,7 @@ def write_lock(path: Path, lock: Lock) -> None:
 def merge_locks(old_lock: Lock, new_lock: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
     """Return the new lock with the old entries whose declarations are unchanged. `folders`: declared Agent Skills."""
     by_key = {expert.key: expert for expert in experts}
-    declared = {digest_of_skill(skill) for expert in by_key.values() for skill in with_tools(expert.skills)}
+    declared = {digest_of_skill(skill) for expert in by_key.values() for skill in tool_skills(expert.skills)}
     fresh = {skill.digest for skill in new_lock.skills}
     kept_skills = tuple(skill for skill in old_lock.skills if skill.digest in declared - fresh)
     kept_experts = {

@@ -11,7 +11,7 @@ from perstack.core.definitions.expert_changes import changing_tools_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
 from perstack.core.definitions.project import with_delegates
-from perstack.core.definitions.skills import ToolSpec, with_tools
+from perstack.core.definitions.skills import ToolSpec, tool_skills
 from perstack.core.messages.messages import ExpertMessage
 from perstack.core.messages.tool_search import tokens_of
 from perstack.core.runs.display_events import SkillDisconnected
@@ -74,7 +74,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
             policy=setup.policy(expert),
             host_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
         )
-        await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
+        await opened.connect_locked([skill.name for skill in tool_skills(expert.skills)])
         catalogue = await opened.refresh()
         problems += map(Note, catalogue.difference_notices.values())
         problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.rename_notices.items())

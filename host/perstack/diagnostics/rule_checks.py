@@ -12,10 +12,10 @@ from dataclasses import field
 from perstack.core.base.text import suggestion
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
-from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
+from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, parse_rule
 from perstack.core.definitions.skills import PathUse, ToolSpec, legal_tool_name, path_uses
 from perstack.core.files.globs import Glob
-from perstack.core.permissions.command_patterns import has_options, read_command
+from perstack.core.permissions.command_patterns import has_options, parse_command
 from perstack.core.permissions.policy_calls import is_exempt
 from perstack.dataclass import dataclass
 from perstack.ports.provider import ProviderFactory
@@ -70,7 +70,7 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
         rules: tuple[str, ...] = getattr(table, name)
         for index, text in enumerate(rules):
             denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
-            rule = read_rule(text)
+            rule = parse_rule(text)
             problem = _problem(rule, reach) or _deny_that_covers(text, denied)
             if problem is None:
                 problem = (
@@ -132,7 +132,7 @@ def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
     if rule.bare is None or not runs_program:
         return None
     try:
-        pattern = read_command(rule.bare.text)
+        pattern = parse_command(rule.bare.text)
     except ValueError as error:
         return f"never matches: it {error}"
     glued = pattern.glued_word
@@ -178,9 +178,9 @@ def _properties(spec: ToolSpec) -> Iterator[str]:
 
 
 def _deny_that_covers(text: str, denied: Sequence[str]) -> str | None:
-    rule = read_rule(text)
+    rule = parse_rule(text)
     for other in denied:
-        if other == text or _covers(read_rule(other), rule):
+        if other == text or _covers(parse_rule(other), rule):
             return f"never decides anything: `{other}` in deny covers all that it names"
     return None
 

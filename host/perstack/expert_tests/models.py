@@ -13,7 +13,7 @@ from pydantic import Field
 
 from perstack.core.base.records import Record
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least
-from perstack.core.definitions.permissions import wrong_rule
+from perstack.core.definitions.permissions import rule_problem
 from perstack.core.schemas.patterns import compile_pattern
 
 ExpectedStatus = Literal["completed", "waiting", "step-limit", "budget", "failed"]
@@ -62,7 +62,7 @@ def _count_problem(number: int) -> str | None:
     return f"must be at most {MAX_REPEATS:,}, not {number:,}" if number > MAX_REPEATS else None
 
 
-_Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
+_Rules = tuple[Annotated[str, Rule(rule_problem)], ...]
 
 
 class Expected(Record):

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, head_in, read_remains, with_head
+from perstack.core.base.chain import EMPTY_LOG, Head, SealedLine, head_in, read_remains, with_head
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
@@ -133,7 +133,7 @@ class IndexedLogFormat(Generic[S, E, M]):
     def name(self, ref: RunRef) -> str:
         return f"{self.title}{ref.job_id}"
 
-    async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
+    async def event(self, ref: RunRef, seq: int, sealed: SealedLine) -> E:
         """Parse the event at position `seq`. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         if read_remains(sealed.payload) is not None:
             raise InvalidEvent(ref, self.name(ref), seq, "its content was removed, but such logs are never redacted")

@@ -1,4 +1,4 @@
-"""Transition tables of tasks, series and schedules. `core/runs/events/base.py` has another, with two dimensions."""
+"""Transition tables of tasks, series and schedules. `core/runs/evolve.py` has another, with two dimensions."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import TypedDict
 
 from perstack.core.base.usage import NANO_PER_DOLLAR, NO_AMOUNT, Amount, BudgetName, nano
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.due import DUE, job_state, stop_words
+from perstack.core.jobs.due import DUE, job_state, stop_reason
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, compared_metrics
@@ -226,7 +226,7 @@ def stop_event(
     """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
     next_action, message = (
         DUE[job_state(summary, stamp["timestamp"])]["series"],
-        f"Job {summary.id} {stop_words(summary)}",
+        f"Job {summary.id} {stop_reason(summary)}",
     )
     if next_action == "finish":
         return None

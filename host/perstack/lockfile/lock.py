@@ -25,7 +25,7 @@ from perstack.core.definitions.skills import (
     ToolKind,
     ToolSpec,
     shared_definition,
-    with_tools,
+    tool_skills,
 )
 from perstack.core.definitions.tool_definitions import Definitions, definition_digest
 from perstack.errors import UsageError
@@ -153,7 +153,7 @@ class Lock(Record):
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
         """Return the part about these Experts and skills, without folders (paths of one machine); None if empty."""
         team = {expert.key: expert for expert in experts}
-        names = {skill.name for expert in team.values() for skill in with_tools(expert.skills)}
+        names = {skill.name for expert in team.values() for skill in tool_skills(expert.skills)}
         skills = tuple(skill for skill in self.skills if skill.name in names)
         locked_experts = {key: entry for key, entry in self.experts.items() if key in team}
         return Lock(experts=locked_experts, skills=skills) if skills or locked_experts else None

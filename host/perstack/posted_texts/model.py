@@ -14,7 +14,7 @@ from perstack.core.base.text import is_blank
 from perstack.core.definitions.job_status import RunStatus
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_not_closed
-from perstack.core.messages.standing import of_definition
+from perstack.core.messages.standing import sayings_of_definition
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.context import DropText, TellRun
@@ -70,7 +70,7 @@ def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingTex
     dropped_ids = {waiting_texts.drops for waiting_texts in waiting}
     definition_texts = [
         StandingText(text=saying.text, run_id=run.id, is_of_definition=True)
-        for saying in of_definition(run.start.expert.standing)
+        for saying in sayings_of_definition(run.start.expert.standing)
     ]
     told_texts = [
         StandingText(id=saying.id, text=saying.text, run_id=run.id, by=saying.by)

@@ -37,7 +37,7 @@ from perstack.core.definitions.skills import (
     is_picked,
     legal_tool_name,
     named_arguments,
-    with_base,
+    with_base_skill,
 )
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.messages.tool_search import search_spec
@@ -71,7 +71,7 @@ def known_tools(
 
     `provider_tools` have the other names of the tools that the Expert wants of its provider.
     """
-    skills = with_base(expert.skills)
+    skills = with_base_skill(expert.skills)
     specs_by_skill = {skill.name: tools_of_skill(factories, skill) for skill in skills}
     if expert.provider_tools:
         names = dict.fromkeys(expert.provider_tools)
@@ -88,7 +88,7 @@ def host_skills(expert: Expert) -> frozenset[str]:
 
     An `allow` rule without a skill matches their tools only.
     """
-    skills = with_base(expert.skills)
+    skills = with_base_skill(expert.skills)
     others = {skill.name for skill in skills if not is_base_skill(skill)}
     return frozenset({SKILL_NAME, *(skill.name for skill in skills if is_base_skill(skill))} - others)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base_skill
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.commands import Call
@@ -39,7 +39,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     player = player_of(provider)
     if player is None:
         return {}
-    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.expert.skills) if not is_base_skill(skill)))
+    names = (SEARCH_TOOL, *(skill.name for skill in with_base_skill(run.expert.skills) if not is_base_skill(skill)))
     toolsets = {name: player.toolset(run.start.expert_key, name) for name in names}
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
@@ -128,7 +128,7 @@ def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]
 
 
 def _base_names(run: Run) -> set[str]:
-    return {skill.name for skill in with_base(run.start.expert.skills) if is_base_skill(skill)}
+    return {skill.name for skill in with_base_skill(run.start.expert.skills) if is_base_skill(skill)}
 
 
 def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:

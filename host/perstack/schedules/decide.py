@@ -17,7 +17,7 @@ from dataclasses import field
 from typing import Literal, Protocol
 
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.due import DUE, NeedJob, Todo, job_state
+from perstack.core.jobs.due import DUE, DueAction, NeedJob, job_state
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.schedules.schedule import (
@@ -179,7 +179,7 @@ def _confirm_job(schedule_state: ScheduleState, current: Occurrence, now: int) -
     return AppendEvents((BeginOccurrence(schedule=schedule_state.name, timestamp=now, job_id=current.job_id),))
 
 
-def _decide_action(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
+def _decide_action(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> DueAction:
     # The absolute value, because a clock may have jumped back. An early start is harmless: an id begins one Job only.
     missing_ms = abs(now - current.decided_at)
     state = job_state(summary, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)

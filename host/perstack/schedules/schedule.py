@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from perstack.core.base.ids import check_job_id
 from perstack.core.base.records import EventParser, IllegalEvent, Record, falsy
 from perstack.core.definitions.job_status import JobStatus
-from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, wrong_schedule_name
+from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, schedule_name_problem
 from perstack.core.jobs.due import SCHEDULE_LABEL
 from perstack.errors import UsageError
 from perstack.feature_logs.transitions import Transition, check_follows, transition
@@ -132,7 +132,7 @@ class ScheduleState(Record):
 
 def check_schedule_name(name: str) -> str:
     """Return the name. Raises UsageError if it is not a valid name of a schedule."""
-    if len(name) <= MAX_SCHEDULE_NAME_CHARS and (problem := wrong_schedule_name(name)) is not None:
+    if len(name) <= MAX_SCHEDULE_NAME_CHARS and (problem := schedule_name_problem(name)) is not None:
         raise UsageError(f"{name!r} {problem}")
     return check_job_id(name)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.runs.facts import Stamps
-from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.core.runs.state import Run, may_have_unrecorded_changes
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
@@ -39,6 +39,6 @@ class JobSnapshots:
 
         A failing storage is ignored: the worker leaves anyway.
         """
-        if worker and may_have_unrecorded(session.run):
+        if worker and may_have_unrecorded_changes(session.run):
             with suppress(StorageError):
                 session.add(await self.record(session.run, session.stamp))

@@ -10,7 +10,7 @@ from typing import Literal, assert_never
 from perstack.core.base.records import JsonObject
 from perstack.core.files.file_names import is_never_recorded, spell
 from perstack.core.files.globs import Glob
-from perstack.core.files.line_diff import Effort, Hunk, as_text, is_text, line_diff, lines_of
+from perstack.core.files.line_diff import Effort, Hunk, as_text, is_text, line_diff, split_lines
 from perstack.dataclass import dataclass
 from perstack.snapshots.trees import Entry, File, Link, SkippedEntry, Subfolder, TreeFolder
 
@@ -268,7 +268,7 @@ def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effo
     old_data, new_data = old or b"", new or b""
     if not is_text(old_data) or not is_text(new_data):
         return FileDiff(path, change.kind, old_side, new_side, is_binary=True)
-    diff = line_diff(lines_of(old_data), lines_of(new_data), effort)
+    diff = line_diff(split_lines(old_data), split_lines(new_data), effort)
     lacks = (bool(old_data) and not old_data.endswith(b"\n"), bool(new_data) and not new_data.endswith(b"\n"))
     return FileDiff(
         path,

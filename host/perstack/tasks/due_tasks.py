@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.jobs.due import DUE, NeedJob, job_state, stop_words
+from perstack.core.jobs.due import DUE, NeedJob, job_state, stop_reason
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.tasks import events as task_events
@@ -97,7 +97,7 @@ def _resume_step(task: TaskState, context: TaskContext, now: int) -> Step | None
     summary = context.jobs.get(job_id or "")
     todo = DUE[job_state(summary, now, by_workers=False)]["limitedTask"]
     if summary is not None and todo == "fail":
-        return AppendTaskEvents((failure(task, f"Job {summary.id} {stop_words(summary)}", now),), "worked")
+        return AppendTaskEvents((failure(task, f"Job {summary.id} {stop_reason(summary)}", now),), "worked")
     resume = task_events.ResumeTask(task_id=task.task_id, timestamp=now)
     return AppendTaskEvents((*events, resume), "resumed", job_id if todo == "continue" else None)
 
@@ -128,7 +128,7 @@ def settle_task(task: TaskState, summary: JobSummary, now: int) -> AppendTaskEve
     if task.status != "running" or task.job_id != summary.id:
         return None
     complete_task: task_events.StoredTaskEvent
-    message = f"Job {summary.id} {stop_words(summary)}"
+    message = f"Job {summary.id} {stop_reason(summary)}"
     match DUE[job_state(summary, now)]["task"]:
         case "finish":
             complete_task = task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=summary.text)

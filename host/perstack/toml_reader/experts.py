@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perstack.core.base.text import suggestion
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
-from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
+from perstack.core.definitions.keys import KeyPath, delegation_problem, hint_for_scoped_key, key_and_version, spell
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
 from perstack.core.definitions.sandbox import IGNORED_RUNTIMES
 from perstack.core.definitions.settings import CompactionExpert, ContextKeys
@@ -140,7 +140,7 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
             draft.report.error(at, f"there is no Expert `{name}`{hint}")
         elif version is not None and target.expert.version != version:
             draft.report.error(at, f"`{name}` is defined with version {target.expert.version}, not {version}")
-        elif (wrong := wrong_delegation(draft.expert.key, name, drafts)) is not None:
+        elif (wrong := delegation_problem(draft.expert.key, name, drafts)) is not None:
             draft.report.error(at, wrong)
         elif name in valid:
             draft.report.warn(at, f"`{name}` is named twice: take one out")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from posixpath import join, normpath
 
 from perstack.core.definitions.exec_grant import EXEC
-from perstack.core.definitions.permissions import PermissionRule, read_rule
+from perstack.core.definitions.permissions import PermissionRule, parse_rule
 from perstack.core.files.globs import Glob
-from perstack.core.permissions.command_patterns import CommandPattern, OptionGroup, WordPattern, read_command
+from perstack.core.permissions.command_patterns import CommandPattern, OptionGroup, WordPattern, parse_command
 from perstack.core.permissions.shell_syntax import ShellCommand
 
 _FILE = re.compile(r"(?:[^/]+/)+[^/]+|[^/\s]+\.[A-Za-z][A-Za-z0-9]*")
@@ -38,12 +38,12 @@ def programs_named_by(rules: Iterable[str]) -> tuple[str, ...]:
 
 def _files_of_rule(text: str) -> Iterator[str]:
     try:
-        rule = read_rule(text)
+        rule = parse_rule(text)
         # of the base skill only `exec` runs programs; the path in a rule of another tool is a file to read or write
         if rule.is_delegate or rule.group is not None or (rule.skill is None and not rule.tool.matches(EXEC)):
             return
         if rule.bare is not None:
-            yield from _files_of_words(_literal_words(read_command(rule.bare.text)))
+            yield from _files_of_words(_literal_words(parse_command(rule.bare.text)))
         else:
             yield from _files_of_words(_named_words(rule))
     except ValueError:

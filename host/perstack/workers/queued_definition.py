@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from perstack.agent_skills.bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 from perstack.agent_skills.library import library_of
 from perstack.core.base.records import falsy
-from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
+from perstack.core.definitions.recorded_definition import SeriesDefinition, without_shared_limits
 from perstack.core.definitions.skills import agent_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events.lifecycle import QueueFields, QueueRun
@@ -91,7 +91,7 @@ async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedD
             f"Job {job_id}: the definition that it was queued with was changed: restore the blob {digest}"
         )
     try:
-        return for_queued(QueuedDefinition.model_validate_json(data))
+        return without_shared_limits(QueuedDefinition.model_validate_json(data))
     except ValidationError as error:
         message = f"Job {job_id}: the definition that it was queued with cannot be read: a newer version wrote it"
         raise StorageError(message) from error

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, assert_never
 
 from perstack.core.base.ids import may_be_remote
-from perstack.core.base.usage import Exceeded, nano
+from perstack.core.base.usage import BudgetRefusal, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.project import with_delegates
@@ -333,7 +333,7 @@ class QueuedDelegates:
             return DelegateResult(None, False, run)
         account = short_account(remaining, self._sharer(delegate))
         ledger, event_exceeded = self._allowance.budget.ledger, run.exceeded
-        actual: Exceeded = ledger.exceeded_by(event_exceeded.budget, account or None, event_exceeded.needed)
+        actual: BudgetRefusal = ledger.exceeded_by(event_exceeded.budget, account or None, event_exceeded.needed)
         exceeded = replace(event_exceeded, expert=actual.expert, limit=actual.limit, spent=actual.spent)
         if account == JOB:
             return DelegateResult(None, False, replace(run, exceeded=exceeded))

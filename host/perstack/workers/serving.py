@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perstack.core.base.ids import check_id, check_job_id, cleaned, number_of_run
+from perstack.core.base.ids import check_id, check_job_id, number_of_run, one_plain_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.sandbox import LOCAL
-from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
+from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base_skill
 from perstack.core.jobs.due import reason_to_resume
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_awaited
@@ -97,7 +97,7 @@ class JobServer:
         """
         context, task = self._source.setup, asyncio.current_task()
         context.audit.check()
-        service = _Service(context, cleaned(worker), as_listener(on_event), on_waiting, apart)
+        service = _Service(context, one_plain_line(worker), as_listener(on_event), on_waiting, apart)
         try:
             if run_id is not None:
                 return await in_own_task(self._serve_run(service, check_job_id(job_id), check_id(run_id, "run")))
@@ -212,7 +212,7 @@ async def check_requirements(setup: HostSetup, job: Job, start: StartRun) -> Non
 
 def _check_skills(setup: HostSetup, expert: Expert) -> None:
     policy = setup.policy(expert)
-    for skill in with_base(expert.skills):
+    for skill in with_base_skill(expert.skills):
         if isinstance(skill, InteractiveSkill | AgentSkill):
             continue
         factory_for(setup.plugins.skills, skill)

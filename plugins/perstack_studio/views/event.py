@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, check, open_line, read_remains
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, SealedLine, check, open_line, read_remains
 from perstack.core.runs.log_rows import LogRow, run_label
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound
@@ -39,7 +39,7 @@ class ShownEvent:
     rows: tuple[LogRow, ...]
     json: str
     size: int  # bytes of the stored line
-    sealed: Sealed | None  # digest and hash; None if the line has none
+    sealed: SealedLine | None  # digest and hash; None if the line has none
     chain: str  # what is wrong with the event's link to the previous one; empty if nothing is
     is_redacted: bool
     has_next: bool

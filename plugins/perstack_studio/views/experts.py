@@ -24,7 +24,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import RuleSet, apply_widening_to_all
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
-from perstack.core.definitions.skills import Skill, ToolSpec, is_picked, legal_tool_name, with_base
+from perstack.core.definitions.skills import Skill, ToolSpec, is_picked, legal_tool_name, with_base_skill
 from perstack.core.runs.state import result_schema
 from perstack.dataclass import dataclass
 from perstack.definition_files import open_definition
@@ -175,7 +175,7 @@ def _limit_rows(limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _all_toolsets(setup: HostSetup, expert: Expert) -> Iterator[SkillTools]:
-    for skill in with_base(expert.skills):
+    for skill in with_base_skill(expert.skills):
         yield _read_toolset(setup, skill)
     delegates = [_known_tool(offered.spec) for offered in delegate_tools(expert, setup.project.experts)]
     if delegates:

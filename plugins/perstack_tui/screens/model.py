@@ -12,7 +12,7 @@ from textual.widgets import Input
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
-from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.models import split_full_name
 from perstack.doors.shared.text import shorten
 from perstack_tui.screens.base import ListScreen, ScreenHost
 from perstack_tui.session import Session
@@ -78,7 +78,7 @@ class ModelScreen(ListScreen[ModelRow]):
 
     @override
     def update_head(self) -> None:
-        provider = one_line(parts_of(self._configured_name)[0])
+        provider = one_line(split_full_name(self._configured_name)[0])
         self.title_line(
             (Span("Model", "strong"), Span(f"  of {provider}, for the next Runs of this tab" if provider else ""))
         )

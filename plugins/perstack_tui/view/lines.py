@@ -9,7 +9,7 @@ from typing import NamedTuple
 from perstack.core.base.text import count, one_line
 from perstack.core.base.usage import cost_text
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.models import split_full_name
 from perstack.core.messages.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.live_project import PendingChange
@@ -263,5 +263,5 @@ def status_line(
 
 def _model_text(current: str, next_model: str) -> str:
     """Return the current model, without its provider, and the next one if it differs."""
-    names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((current, next_model)) if name]
+    names = [one_line(split_full_name(name)[1]) for name in dict.fromkeys((current, next_model)) if name]
     return " → ".join(shorten(name, _MAX_MODEL_CELLS) for name in names)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perstack.core.base.text import nearest, one_line
-from perstack.core.definitions.models import NAMED, parts_of
+from perstack.core.definitions.models import NAMED, split_full_name
 
 _SIMILARITY = 0.85  # minimum similarity for a name to count as a misspelling, as in a definition
 
@@ -26,7 +26,7 @@ def model_rows(configured: str, known: Sequence[str], chosen: str | None, typed:
 
     A typed name that is in no list comes first, unless others begin with it.
     """
-    configured_name, typed = parts_of(configured)[1], typed.strip()
+    configured_name, typed = split_full_name(configured)[1], typed.strip()
     default = ModelRow(
         configured_name, _join_notes("as set", chosen is None), is_default=True, is_in_force=chosen is None
     )

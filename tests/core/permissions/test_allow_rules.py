@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.call_rulings import is_enough, offered_rules
-from perstack.core.permissions.command_patterns import read_command
+from perstack.core.permissions.command_patterns import parse_command
 from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
 from perstack.engine.permissions.rulings import path_resolver
@@ -369,7 +369,7 @@ def _words_for(item: str) -> list[list[str]]:
 @given(commands())
 def test_no_rule_matches_an_option_that_it_does_not_name(drawn: tuple[str, list[str]]) -> None:
     pattern, words = drawn
-    is_matched = read_command(pattern).matches(words, lambda _: True)
+    is_matched = parse_command(pattern).matches(words, lambda _: True)
     event(f"matched: {is_matched}")
     named = {part.strip(" *").partition("=")[0] for part in re.split("[{},]", pattern)}
     for word in words[1:] if is_matched else ():
@@ -412,7 +412,7 @@ def test_an_offer_names_the_options_that_were_used() -> None:
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(ValueError):
-        read_command(text).matches(["a", "-b", "c"], lambda _: True)
+        parse_command(text).matches(["a", "-b", "c"], lambda _: True)
 
 
 def test_a_long_line_is_matched_in_a_moment() -> None:

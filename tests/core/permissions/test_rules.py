@@ -7,7 +7,7 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
+from perstack.core.definitions.permissions import Permissions, RuleSet, rule_problem
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.permissions.decide_call import decide_call, decide_offer
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
@@ -217,7 +217,7 @@ def test_only_a_rule_of_the_project_that_names_the_path_opens_it():
     ],
 )
 def test_a_rule_that_cannot_be_read_says_what_to_write(rule, words):
-    assert words in (wrong_rule(rule) or "")
+    assert words in (rule_problem(rule) or "")
 
 
 def test_a_bad_rule_is_an_error_that_names_file_and_line(tmp_path):

@@ -14,8 +14,8 @@ from perstack.core.definitions.permissions import (
     Widening,
     apply_widening,
     apply_widening_to_all,
-    not_in_force,
     start_rules,
+    todays_missing_rules,
 )
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import DecidedCall
@@ -62,7 +62,7 @@ def test_a_run_that_begins_has_at_most_what_every_run_above_it_has(above, today,
 
 @given(chains, st.lists(sets, max_size=2), calls)
 def test_a_resumed_run_has_at_most_what_it_had_and_what_today_allows(chain, today, call) -> None:
-    in_force = (*chain, *not_in_force(today, chain, ()))
+    in_force = (*chain, *todays_missing_rules(today, chain, ()))
     assert strictness(in_force, call) >= max(strictness(chain, call), strictness(today, call))
 
 
@@ -80,7 +80,7 @@ def test_what_was_widened_is_not_added_again_by_the_same_file(chain, laid) -> No
     in_force = chain
     for widening in laid:
         in_force = apply_widening_to_all(in_force, widening)
-    assert not_in_force(chain, in_force, laid) == ()
+    assert todays_missing_rules(chain, in_force, laid) == ()
 
 
 def test_a_default_that_a_file_does_not_write_changes_none() -> None:

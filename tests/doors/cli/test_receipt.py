@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from signing_keys import key_pair
 from terminal import Terminal
 
-from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, format_line, open_line, seal
 from perstack.core.definitions.project import Project
 from perstack.host import Host
 
@@ -223,7 +223,7 @@ def edits(draw: st.DrawFn):
     def forged(lines: list[bytes]) -> bytes:
         sealed = open_line(lines[place % len(lines)])
         payload = sealed.payload.replace(b'"timestamp":1', b'"timestamp":2')[:-1] + b',"redacted":true}'
-        line = line_of(payload, sealed.digest, sealed.hash, sealed.batch)
+        line = format_line(payload, sealed.digest, sealed.hash, sealed.batch)
         return b"\n".join([*(line if old == lines[place % len(lines)] else old for old in lines), b""])
 
     place, number = draw(st.integers(0, 1 << 20)), draw(st.integers(0, 1 << 10))

@@ -13,7 +13,7 @@ from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN
 from perstack.audit.redact import redact_event
-from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, format_line, open_line, seal
 from perstack.core.base.ids import By
 from perstack_filesystem.storage import FilesystemStorage
 
@@ -141,7 +141,7 @@ def test_an_event_cannot_be_forged_by_saying_that_it_is_redacted(own_team: Termi
     lines = path.read_bytes().splitlines()
     sealed = open_line(lines[4])
     forged = sealed.payload.replace(b"hm", b"no")[:-1] + b',"redacted":true}'
-    lines[4] = line_of(forged, sealed.digest, sealed.hash)
+    lines[4] = format_line(forged, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
     for command in ("verify", "replay"):
         result = own_team.call(command)
@@ -157,7 +157,7 @@ def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Termina
     lines = path.read_bytes().splitlines()
     sealed = open_line(lines[4])
     redacted = b'{"type":"finishToolCall","id":"team-2-5","redacted":true}'
-    lines[4] = line_of(redacted, sealed.digest, sealed.hash)
+    lines[4] = format_line(redacted, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
     for command in ("verify", "replay"):
         result = own_team.call(command)

@@ -10,7 +10,7 @@ import pytest
 from hosts import wait_for
 from sandbox_programs import PYTHON, Box
 
-from perstack.core.definitions.sandbox import Sandbox, bytes_of, policy_of
+from perstack.core.definitions.sandbox import Sandbox, parse_size, policy_of
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
 from perstack.system.processes import end_with_block
@@ -174,7 +174,7 @@ def test_local_keeps_no_limit_and_says_so() -> None:
     ("text", "size"), [("1MiB", MIB), ("2GiB", 2 << 30), ("3 GB", 3 * 10**9), ("5000000", 5000000)]
 )
 def test_sizes_are_read(text: str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert parse_size(text) == size
 
 
 def test_a_server_that_goes_on_is_not_touched_by_the_bomb_of_another(box: Box) -> None:

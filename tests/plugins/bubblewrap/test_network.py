@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sandbox_programs import PYTHON, Box, host
 from terminal import Terminal, reply
 
-from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrow_policy, wrong_place
+from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, destination_problem, narrow_policy
 from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import PlaceRefused, check_address, check_named, local_ports
@@ -358,12 +358,12 @@ NO_PLACES = [
 
 @pytest.mark.parametrize("place", NO_PLACES)
 def test_what_is_no_place(place: str) -> None:
-    assert wrong_place(place)
+    assert destination_problem(place)
 
 
 @pytest.mark.parametrize("place", ["A.Example:443", "93.184.215.14:443", "LocalHost:8080", "*.a.example", "a1.b2"])
 def test_what_is_a_place(place: str) -> None:
-    assert wrong_place(place) is None
+    assert destination_problem(place) is None
 
 
 def test_an_endless_request_is_answered_and_the_proxy_stays(box: Box, service: int) -> None:

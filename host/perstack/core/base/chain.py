@@ -48,7 +48,7 @@ class Head(NamedTuple):
 EMPTY_LOG = Head()
 
 
-class Sealed(NamedTuple):
+class SealedLine(NamedTuple):
     """The parts of one line, which is sealed with a digest and a hash."""
 
     payload: bytes
@@ -71,7 +71,7 @@ def link(head: Head, payload: bytes) -> tuple[str, Head]:
     return digest, Head(head.seq + 1, _b64_sha256((head.hash + digest).encode()))
 
 
-def line_of(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> bytes:
+def format_line(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> bytes:
     """Return a line without newline; `batch`: number of lines appended together, for the first of them."""
     mark = b',"batch":%d' % batch if batch > 1 else b""
     return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chain_hash.encode())
@@ -92,11 +92,11 @@ def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
     lines: list[bytes] = []
     for index, payload in enumerate(payloads):
         digest, head = link(head, payload)
-        lines.append(line_of(payload, digest, head.hash, len(payloads) if index == 0 else 1))
+        lines.append(format_line(payload, digest, head.hash, len(payloads) if index == 0 else 1))
     return lines, head
 
 
-def open_line(line: bytes) -> Sealed:
+def open_line(line: bytes) -> SealedLine:
     """Return the parts of a line; only its form is checked. Raises BrokenSeal."""
     # The seal has a fixed size: searching for it would take longer than both hashes of a line.
     end = len(line) - _SEAL_SIZE
@@ -106,10 +106,10 @@ def open_line(line: bytes) -> Sealed:
     batch = _BATCH.search(line, max(0, end - _MAX_BATCH_SIZE), end)
     payload = line[: end if batch is None else batch.start()] + b"}"
     digest, chain_hash = seal.groups()
-    return Sealed(payload, digest.decode(), chain_hash.decode(), 1 if batch is None else int(batch[1]))
+    return SealedLine(payload, digest.decode(), chain_hash.decode(), 1 if batch is None else int(batch[1]))
 
 
-def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
+def check(head: Head, line: bytes) -> tuple[SealedLine, Head]:
     """Open the line that follows `head`, and check digest (not of a redacted line) and hash. Raises BrokenSeal."""
     sealed = open_line(line)
     if _b64_sha256(sealed.payload) != sealed.digest and read_remains(sealed.payload) is None:
@@ -125,12 +125,12 @@ class CheckedLines(list[bytes]):
     """Lines of a log from its first one, each of which `check` has accepted after the one before. Do not change it."""
 
 
-def opener_of(lines: Sequence[bytes]) -> Callable[[Head, bytes], tuple[Sealed, Head]]:
+def choose_opener(lines: Sequence[bytes]) -> Callable[[Head, bytes], tuple[SealedLine, Head]]:
     """Return `check`, or for `CheckedLines` a function that does the same without hashing them again."""
     return _open_checked if isinstance(lines, CheckedLines) else check
 
 
-def _open_checked(head: Head, line: bytes) -> tuple[Sealed, Head]:
+def _open_checked(head: Head, line: bytes) -> tuple[SealedLine, Head]:
     sealed = open_line(line)
     return sealed, Head(head.seq + 1, sealed.hash)
 
@@ -145,7 +145,7 @@ def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:
     """Return the line that remains of `line` after a redaction. Raises BrokenSeal."""
     sealed = open_line(line)
     remains = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
-    return line_of(remains, sealed.digest, sealed.hash, sealed.batch)
+    return format_line(remains, sealed.digest, sealed.hash, sealed.batch)
 
 
 def is_redaction_of(line: bytes, replacement: bytes) -> bool:

@@ -137,7 +137,7 @@ class By(Record):
     @field_validator("user", "door", "client", "source", mode="before")
     @classmethod
     def _clean(cls, value: object) -> object:
-        return cleaned(value) if isinstance(value, str) else value
+        return one_plain_line(value) if isinstance(value, str) else value
 
     def with_source(self, source: str) -> "By":
         """Return this actor with the source of the event that it delivers."""
@@ -148,7 +148,7 @@ class By(Record):
         return ", ".join(part for part in (self.source, self.user, self.door, self.client) if part)
 
 
-def cleaned(text: str) -> str:
+def one_plain_line(text: str) -> str:
     """Return the text as one short line without characters that affect how a terminal or page shows the rest."""
     visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _MAX_NAME_CHARS])
     return " ".join(visible.split())[:_MAX_NAME_CHARS]

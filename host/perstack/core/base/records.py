@@ -157,7 +157,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Redactable:
     """A mark of a field that a person, a model or a tool wrote. A redaction leaves `remains(value)` of it."""
 
     remains: Callable[..., object] | None = None  # None: the field's default
@@ -171,10 +171,10 @@ def _no_members(value: JsonObject) -> JsonObject:
     return {}
 
 
-TEXT = Written(_placeholders)
-EMPTIED = Written()
+TEXT = Redactable(_placeholders)
+EMPTIED = Redactable()
 Text = Annotated[str, TEXT]
-Arguments = Annotated[JsonObject, Written(_no_members)]
+Arguments = Annotated[JsonObject, Redactable(_no_members)]
 
 
 def blank(record: F) -> F:
@@ -185,7 +185,7 @@ def blank(record: F) -> F:
 
 
 def _remains(field: FieldInfo, value: object) -> object:
-    mark = next((item for item in field.metadata if isinstance(item, Written)), None)
+    mark = next((item for item in field.metadata if isinstance(item, Redactable)), None)
     if mark is not None:
         default = field.get_default(call_default_factory=True)
         return default if mark.remains is None or value == default else mark.remains(value)

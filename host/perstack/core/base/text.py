@@ -181,14 +181,14 @@ def argv_of(command: str | _T) -> tuple[str, ...] | _T:
     return (*_SHELL, command) if command.strip() else ()
 
 
-def is_line(argv: Sequence[str]) -> bool:
+def is_shell_line(argv: Sequence[str]) -> bool:
     """Return True if the words run a line by `sh`."""
     return len(argv) == 3 and tuple(argv[:2]) == _SHELL
 
 
-def line_of(argv: Sequence[str]) -> str:
+def command_line(argv: Sequence[str]) -> str:
     """Return the command for people: the line for `sh`, or the words joined."""
-    return argv[2] if is_line(argv) else " ".join(argv)
+    return argv[2] if is_shell_line(argv) else " ".join(argv)
 
 
 # Long texts for models: the beginning and the end, and the blob with the whole text.
@@ -208,7 +208,7 @@ _SPAN = r"([0-9]{1,15})(ms|s|m|h|d)?"
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def milliseconds(text: str) -> int:
+def parse_span(text: str) -> int:
     """Return a time span in milliseconds, the unit of a bare number. Raises ValueError."""
     match = re.fullmatch(_SPAN, text)
     if match is None:
@@ -216,10 +216,10 @@ def milliseconds(text: str) -> int:
     return int(match[1]) * _UNITS[match[2] or "ms"]
 
 
-def wrong_span(text: str) -> str | None:
+def span_problem(text: str) -> str | None:
     """Return the problem of a time span, as a phrase that follows its name; None if it is valid."""
     try:
-        milliseconds(text)
+        parse_span(text)
     except ValueError as error:
         return str(error)
     return None

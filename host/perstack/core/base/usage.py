@@ -215,7 +215,7 @@ NO_AMOUNT = Amount()
 
 
 @dataclass(frozen=True, slots=True)
-class Exceeded:
+class BudgetRefusal:
     """The refusal of a call that does not fit into a budget, even if it waits."""
 
     budget: BudgetName

@@ -16,7 +16,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.permissions import PermissionRule, Permissions, RuleSet, Widening, read_rule, wrong_rule
+from perstack.core.definitions.permissions import (
+    PermissionRule,
+    Permissions,
+    RuleSet,
+    Widening,
+    parse_rule,
+    rule_problem,
+)
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.core.definitions.skills import (
     BASE_SKILL,
@@ -27,7 +34,7 @@ from perstack.core.definitions.skills import (
     is_base_skill,
     is_picked,
     legal_tool_name,
-    with_base,
+    with_base_skill,
 )
 
 EXEC = "exec"
@@ -55,22 +62,22 @@ def exec_grant(
     if policy is not None and policy.runtime != LOCAL:
         return "named"
     skill = _base_skill(expert)
-    is_named = any(EXEC in item.pick for item in with_base(expert.skills) if is_base_skill(item))
+    is_named = any(EXEC in item.pick for item in with_base_skill(expert.skills) if is_base_skill(item))
     return "named" if is_named or any(names_exec(table, skill) for table in tables if table is not None) else "asks"
 
 
 def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
     """Return whether a table says how all calls of `exec` are decided; a rule that denies or allows some does not."""
-    if table.default is not None or any(_is_about_exec(read_rule(text), skill) for text in table.ask):
+    if table.default is not None or any(_is_about_exec(parse_rule(text), skill) for text in table.ask):
         return True
-    allowing = map(read_rule, table.allow)
+    allowing = map(parse_rule, table.allow)
     return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in allowing)
 
 
 def denies_exec(expert: Expert, tables: Iterable[Permissions | None]) -> bool:
     """Return whether a table denies every call of `exec`: then no rule that allows it would have an effect."""
     skill = _base_skill(expert)
-    denying = (read_rule(text) for table in tables if table is not None for text in table.deny)
+    denying = (parse_rule(text) for table in tables if table is not None for text in table.deny)
     return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in denying)
 
 
@@ -80,7 +87,9 @@ def _is_about_exec(rule: PermissionRule, skill: str) -> bool:
 
 def offers_exec(expert: Expert) -> bool:
     """Return whether the Expert's base skill offers `exec`."""
-    return any(is_picked(EXEC, skill.pick, skill.omit) for skill in with_base(expert.skills) if is_base_skill(skill))
+    return any(
+        is_picked(EXEC, skill.pick, skill.omit) for skill in with_base_skill(expert.skills) if is_base_skill(skill)
+    )
 
 
 def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> RuleSet:
@@ -92,8 +101,8 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
             for rule_set in in_force
             for text in rule_set.permissions.allow
             if rule_set.expert in ("", expert.key)
-            and wrong_rule(text) is None
-            and _is_about_exec(read_rule(text), skill)
+            and rule_problem(text) is None
+            and _is_about_exec(parse_rule(text), skill)
         )
     )
     # if no rule can spell the skill's name, ask about `exec` of any skill rather than about none
@@ -119,4 +128,4 @@ def subject_of(decided: DecidedCall, expert: Expert) -> Subject | None:
 
 
 def _base_skill(expert: Expert) -> str:
-    return next(skill.name for skill in with_base(expert.skills) if is_base_skill(skill))
+    return next(skill.name for skill in with_base_skill(expert.skills) if is_base_skill(skill))

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, JsonObject, Record, Written, falsy
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Redactable, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import wrong_delegation
+from perstack.core.definitions.keys import delegation_problem
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
     AnySkill,
@@ -33,11 +33,11 @@ from perstack.core.definitions.skills import (
     Skill,
     Subject,
     ToolSpec,
-    base_of,
+    find_base_skill,
     is_base_skill,
     legal_tool_name,
-    picked_changes,
-    with_tools,
+    picked_changing_tools,
+    tool_skills,
 )
 from perstack.errors import SkillError
 
@@ -50,7 +50,7 @@ def _identity(expert: Expert) -> Expert:
     return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
 
 
-ExpertOfRun = Annotated[Expert, Written(_identity)]
+ExpertOfRun = Annotated[Expert, Redactable(_identity)]
 
 
 def _identity_if_any(expert: Expert | None) -> Expert | None:
@@ -64,7 +64,7 @@ class ExpertChange(Record):
     name: str  # name of the skill, or key of the delegate
     skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added skill, without secrets
     # delegate that the project does not declare, without secrets
-    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
+    expert: Annotated[Expert | None, Redactable(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 CREATE_EXPERT = "createExpert"
@@ -83,12 +83,12 @@ _DESCRIPTIONS: dict[ChangingTool, str] = {
 
 def changing_specs(base: Skill, project: Project | None = None, expert: Expert | None = None) -> tuple[ToolSpec, ...]:
     """Return the specs of the picked tools; with a project and an Expert, also the names that may be added."""
-    return tuple(_spec(tool, base, project, expert) for tool in picked_changes(base))
+    return tuple(_spec(tool, base, project, expert) for tool in picked_changing_tools(base))
 
 
 def changing_tools_of(expert: Expert, project: Project) -> tuple[ToolSpec, ...]:
     """Return the specs of the tools with which an Expert may change itself."""
-    return changing_specs(base_of(expert.skills), project, expert)
+    return changing_specs(find_base_skill(expert.skills), project, expert)
 
 
 def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expert | None) -> ToolSpec:
@@ -101,7 +101,7 @@ def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expe
     elif tool != "removeSkill":
         properties["name"] = {"type": "string", "description": "The Expert"}
         if tool == "addDelegate" and project is not None and expert is not None:
-            names = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+            names = [key for key in project.experts if _delegate_problem(project, expert, key) is None]
     if names:
         properties["name"] = {"type": "string", "enum": [*names]}
     if tool == "addDelegateFromConfig":
@@ -162,9 +162,9 @@ def skill_to_add(project: Project, expert: Expert, name: str, owner: str = "") -
 
 def skill_to_remove(expert: Expert, name: str) -> str:
     """Return the name of a skill that the Expert has and can do without."""
-    if name == base_of(expert.skills).name:
+    if name == find_base_skill(expert.skills).name:
         raise SkillError(f"{name} cannot be removed: it has the tools that finish a task")
-    names = [skill.name for skill in with_tools(expert.skills) if not is_base_skill(skill)]
+    names = [skill.name for skill in tool_skills(expert.skills) if not is_base_skill(skill)]
     if name not in names:
         raise SkillError(f"you have no skill {name!r}{_listing(names)}")
     return name
@@ -174,9 +174,9 @@ def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
     """Return the Expert of that key, which is no delegate of `expert` yet."""
     delegate = project.expert(name)
     if delegate is None:
-        keys = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+        keys = [key for key in project.experts if _delegate_problem(project, expert, key) is None]
         raise SkillError(f"there is no Expert {name!r} in this project{_listing(keys)}")
-    problem = _wrong_delegate(project, expert, delegate.key)
+    problem = _delegate_problem(project, expert, delegate.key)
     if problem is None and _entry_of(project, expert.delegates, delegate.key) is not None:
         problem = "you can delegate to it already"
     if problem is not None:
@@ -210,7 +210,7 @@ def _lent(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
         (owner_expert.key, skill)
         for owner_expert in project.experts.values()
         if owner_expert.key == expert.key or _restrictions(owner_expert) == _restrictions(expert)
-        for skill in with_tools(owner_expert.skills)
+        for skill in tool_skills(owner_expert.skills)
         if not (is_base_skill(skill) or isinstance(skill, InteractiveSkill))
         if not (isinstance(skill, PluginSkill) and skill.functions)
     ]
@@ -220,12 +220,12 @@ def _restrictions(expert: Expert) -> tuple[object, ...]:
     return expert.permissions, expert.runtime, expert.mask_secrets
 
 
-def _wrong_delegate(project: Project, expert: Expert, key: str) -> str | None:
+def _delegate_problem(project: Project, expert: Expert, key: str) -> str | None:
     if key == expert.key:
         return "an Expert is no delegate of its own"
     if key in project.unguarded:
         return "one of its rules or limits may be misspelt"
-    return wrong_delegation(expert.key, key, project.experts)
+    return delegation_problem(expert.key, key, project.experts)
 
 
 def _entry_of(project: Project, delegates: Sequence[str], name: str) -> str | None:

@@ -25,13 +25,13 @@ from perstack.core.definitions.keys import (
     Rule,
     at_least,
     at_most,
-    wrong_budget,
-    wrong_domain,
-    wrong_entry,
-    wrong_expert_key,
-    wrong_number,
-    wrong_runtime_level,
-    wrong_version,
+    budget_problem,
+    domain_problem,
+    entry_problem,
+    expert_key_problem,
+    number_problem,
+    runtime_level_problem,
+    version_problem,
 )
 from perstack.core.definitions.models import ModelTier, as_tuple
 from perstack.core.definitions.permissions import Permissions
@@ -47,9 +47,9 @@ from perstack.core.definitions.skills import (
     functions_skill,
     is_base_skill,
     questions_skill,
-    with_tools,
+    tool_skills,
 )
-from perstack.core.schemas.result_schemas import result_schema_of
+from perstack.core.schemas.result_schemas import parse_result_schema
 
 
 class ExpertEvaluator(Record):
@@ -61,7 +61,7 @@ class ExpertEvaluator(Record):
 class FunctionEvaluator(Record):
     """A Python function, `package.module:function`."""
 
-    entry: Annotated[NonEmptyText, Rule(wrong_entry)]
+    entry: Annotated[NonEmptyText, Rule(entry_problem)]
     required_env: Annotated[
         tuple[NonEmptyText, ...],
         BeforeValidator(as_tuple),
@@ -114,7 +114,7 @@ class Iterate(Record):
     ]
     target: Annotated[
         float | None,
-        Rule(wrong_number),
+        Rule(number_problem),
         Key("value at which the series ends; default: all iterations run", effect="narrows"),
     ] = None
     max_iterations: Annotated[
@@ -134,24 +134,24 @@ class Iterate(Record):
     ] = 600_000
     max_cost: Annotated[
         float | None,
-        Rule(wrong_budget),
+        Rule(budget_problem),
         Key("US dollars for all its Jobs together, including those of an evaluating Expert", effect="narrows"),
     ] = None
     max_tokens: Annotated[int | None, at_least(1), Key("tokens for all its Jobs together", effect="narrows")] = None
 
 
-def _wrong_web_domain(domain: str) -> str | None:
+def _web_domain_problem(domain: str) -> str | None:
     plain = domain.removeprefix("*.")
-    return wrong_domain(domain) if plain == domain else f"write `{plain}`: it covers all below it"
+    return domain_problem(domain) if plain == domain else f"write `{plain}`: it covers all below it"
 
 
-def _wrong_lists(options: object) -> str | None:
+def _domain_lists_problem(options: object) -> str | None:
     is_both = isinstance(options, WebToolOptions) and options.allowed_domains and options.blocked_domains
     return "must not have both `allowedDomains` and `blockedDomains`: take one out" if is_both else None
 
 
 _Domains = Annotated[
-    tuple[Annotated[str, Rule(_wrong_web_domain)], ...], BeforeValidator(as_tuple), Field(exclude_if=falsy)
+    tuple[Annotated[str, Rule(_web_domain_problem)], ...], BeforeValidator(as_tuple), Field(exclude_if=falsy)
 ]
 
 
@@ -184,13 +184,13 @@ class ProviderToolOptions(Record):
 
     web_search: Annotated[
         WebToolOptions | None,
-        Rule(_wrong_lists),
+        Rule(_domain_lists_problem),
         Field(exclude_if=falsy),
         Key("limits of searches of the web", effect="table"),
     ] = None
     web_fetch: Annotated[
         WebToolOptions | None,
-        Rule(_wrong_lists),
+        Rule(_domain_lists_problem),
         Field(exclude_if=falsy),
         Key("limits of the pages that are read", effect="table"),
     ] = None
@@ -225,11 +225,11 @@ class Expert(SharedKeys):
     """Agent with one purpose. In Python its key may be given as `name`."""
 
     if TYPE_CHECKING:  # type checkers must accept an Expert with either of the key's two names
-        key: Annotated[str, Rule(wrong_expert_key)] = ""
+        key: Annotated[str, Rule(expert_key_problem)] = ""
         name: str = ""
     else:
         # the Expert's name in `[experts.NAME]`, and for Experts that delegate to it
-        key: Annotated[str, Rule(wrong_expert_key)]
+        key: Annotated[str, Rule(expert_key_problem)]
 
         @property
         def name(self):
@@ -238,9 +238,11 @@ class Expert(SharedKeys):
 
     argument_names: ClassVar = {"name": "key"}
 
-    version: Annotated[str, Rule(wrong_version), Key("a semantic version; default `1.0.0`", effect="text")] = "1.0.0"
+    version: Annotated[str, Rule(version_problem), Key("a semantic version; default `1.0.0`", effect="text")] = "1.0.0"
     min_runtime_version: Annotated[
-        str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`", effect="text")
+        str | None,
+        Rule(runtime_level_problem),
+        Key("the oldest runtime that it works on, such as `v1.0`", effect="text"),
     ] = None
     description: Annotated[str, at_most(2048), Key("one line for Experts that may delegate to it", effect="text")] = ""
     instruction: Annotated[NonEmptyText, at_most(20 * 1024), Key("what the Expert knows and does", effect="text")]
@@ -265,12 +267,12 @@ class Expert(SharedKeys):
     budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
-        InText(result_schema_of),
+        InText(parse_result_schema),
         Key("for a delegate: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     output: Annotated[
         JsonObject | None,
-        InText(result_schema_of),
+        InText(parse_result_schema),
         Key("for a Coordinator: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     effects: Annotated[
@@ -337,7 +339,7 @@ class Expert(SharedKeys):
     @model_validator(mode="after")
     def _with_questions(self) -> Self:
         """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
-        asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in with_tools(self.skills))
+        asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in tool_skills(self.skills))
         if asks and all(skill.name != QUESTIONS for skill in self.skills):
             object.__setattr__(self, "skills", (*self.skills, questions_skill()))
         return self

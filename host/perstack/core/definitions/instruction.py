@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import InteractiveSkill, with_tools
+from perstack.core.definitions.skills import InteractiveSkill, tool_skills
 from perstack.core.schemas.result_schemas import result_instruction
 from perstack.dataclass import dataclass
 
@@ -102,6 +102,6 @@ def whole_instruction(instruction: str, guidance: str) -> str:
 def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:
     return [
         f"Rules for the tools of {skill.name}:\n{skill.rule.strip()}"
-        for skill in with_tools(expert.skills)
+        for skill in tool_skills(expert.skills)
         if skill.rule and (is_coordinator or not isinstance(skill, InteractiveSkill))
     ]

@@ -1,6 +1,6 @@
 """Annotations for keys of definition files.
 
-A function `wrong_…` returns what is wrong with a value, as a phrase that follows its key, or None.
+A function `…_problem` returns what is wrong with a value, as a phrase that follows its key, or None.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Key:
 class Rule:
     """Rule for the value of a key, beyond its type. An absent value satisfies every rule."""
 
-    broken: Callable[..., str | None]  # return the problem of a value, as a phrase that follows its key's name, or None
+    find_problem: Callable[..., str | None]  # return what is wrong, as a phrase that follows the key; None if nothing
     limit: str = ""  # limit to show in the docs' list of keys, if the meaning does not say it
     least: int | None = None  # minimum of a number
 
@@ -95,7 +95,7 @@ class Rule:
         """Apply the rule after pydantic's own validation."""
 
         def check_rule(value: object, info: core_schema.ValidationInfo[object]) -> object:
-            if info.context is FROM_FILE and value is not None and (problem := self.broken(value)) is not None:
+            if info.context is FROM_FILE and value is not None and (problem := self.find_problem(value)) is not None:
                 raise _refusal(problem)
             return value
 
@@ -155,13 +155,13 @@ def at_most(max_chars: int) -> Rule:
     return Rule(length_problem, f"at most {max_chars:,} characters")
 
 
-def _wrong_emptiness(value: object) -> str | None:
+def _emptiness_problem(value: object) -> str | None:
     if isinstance(value, str) and "\0" in value:
         return "must not contain a NUL character: leave it out"
     return None if (value.strip() if isinstance(value, str) else value) else EMPTY
 
 
-NOT_EMPTY: Final = Rule(_wrong_emptiness)  # text that is not blank and has no NUL, or a list with items
+NOT_EMPTY: Final = Rule(_emptiness_problem)  # text that is not blank and has no NUL, or a list with items
 
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
@@ -191,7 +191,7 @@ def scope_of(key: str) -> str | None:
     return scope if separator and key.startswith("@") else None
 
 
-def wrong_delegation(key: str, delegate: str, keys: Container[str]) -> str | None:
+def delegation_problem(key: str, delegate: str, keys: Container[str]) -> str | None:
     """Return why the Expert `key` may not delegate to an existing Expert, or None. `keys` are those of all Experts.
 
     A scope that is the key of an Expert makes the Expert a delegate of that coordinator: the coordinator and its other
@@ -218,7 +218,7 @@ def hint_for_scoped_key(key: str, keys: Container[str] = ()) -> str:
     return "; bring a published Expert over with `include`: docs/from-perstack.md"
 
 
-def wrong_expert_key(key: str) -> str | None:
+def expert_key_problem(key: str) -> str | None:
     if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME_CHARS:
         return None
     name, version = key_and_version(key)
@@ -232,11 +232,11 @@ def wrong_expert_key(key: str) -> str | None:
     )
 
 
-def wrong_version(version: str) -> str | None:
+def version_problem(version: str) -> str | None:
     return None if re.fullmatch(_VERSION, version) else f'must be a semantic version such as "1.0.0", not "{version}"'
 
 
-def wrong_runtime_level(version: str) -> str | None:
+def runtime_level_problem(version: str) -> str | None:
     """Refuse a `minRuntimeVersion` that is invalid or higher than `RUNTIME_LEVEL`."""
     level = re.fullmatch(_LEVEL, version)
     if level is None:
@@ -247,7 +247,7 @@ def wrong_runtime_level(version: str) -> str | None:
     return None
 
 
-def wrong_domain(domain: str) -> str | None:
+def domain_problem(domain: str) -> str | None:
     """Refuse what is not a domain, and punycode."""
     if not re.fullmatch(_DOMAIN, domain):
         return "is not a domain: write `example.com`, or `*.example.com` for all below it"
@@ -257,37 +257,37 @@ def wrong_domain(domain: str) -> str | None:
     return None
 
 
-def wrong_issuer(issuer: str) -> str | None:
+def issuer_problem(issuer: str) -> str | None:
     is_address = issuer.startswith(("https://", "http://"))
     return None if is_address else "must be an address such as https://auth.example.com"
 
 
-def wrong_entry(entry: str) -> str | None:
+def entry_problem(entry: str) -> str | None:
     """Refuse what is not `package.module:function`."""
     return None if re.fullmatch(_ENTRY, entry) else f'must be "package.module:function", not "{entry}"'
 
 
-def wrong_number(number: float) -> str | None:
+def number_problem(number: float) -> str | None:
     """Refuse infinity and NaN."""
     return None if isfinite(number) else "must be a finite number"
 
 
-def wrong_budget(dollars: float) -> str | None:
+def budget_problem(dollars: float) -> str | None:
     """Return what is wrong with a budget in US dollars, or None."""
     return None if isfinite(dollars) and 0 < dollars <= 1_000_000_000 else "must be US dollars, more than 0"
 
 
-def wrong_price(dollars: float) -> str | None:
+def price_problem(dollars: float) -> str | None:
     """Return what is wrong with a price in US dollars per million tokens, or None."""
     return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a million tokens"
 
 
-def wrong_tool_price(dollars: float) -> str | None:
+def tool_price_problem(dollars: float) -> str | None:
     """Return what is wrong with a price in US dollars per thousand uses of a tool, or None."""
     return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a thousand uses"
 
 
-def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
+def anchor_problem(anchor: str | Sequence[str]) -> str | None:
     """Refuse what is not `file:PATH`, an https address or a program."""
     from urllib.parse import urlsplit  # few definitions have an anchor
 
@@ -310,14 +310,14 @@ def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
     return None if host else "is not an address: the host is missing"
 
 
-def wrong_key(key: str) -> str | None:
+def key_reference_problem(key: str) -> str | None:
     """Refuse what is not a reference to a key, without repeating the text: it may be the key itself."""
     if re.fullmatch(_VARIABLE, key) or (key.startswith("file:") and key != "file:"):
         return None
     return "must name a file, `file:PATH`, or a variable, `env:NAME`: the key itself does not belong here"
 
 
-def schema_of(text: str) -> JsonObject:
+def parse_schema(text: str) -> JsonObject:
     """Return the JSON schema of an object from a text. Raises ValueError that says what is wrong with the text."""
     try:
         schema: JsonValue = json.loads(text)

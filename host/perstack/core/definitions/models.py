@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from perstack.core.base.records import Record, falsy
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_price, wrong_tool_price
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, price_problem, tool_price_problem
 from perstack.dataclass import dataclass
 
 NAMED = "models."
@@ -18,7 +18,7 @@ def as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def wrong_models(models: object) -> str | None:
+def models_problem(models: object) -> str | None:
     if isinstance(models, tuple) and any(not isinstance(name, str) or not name.strip() for name in models):  # pyright: ignore[reportUnknownVariableType]
         return "must not contain an empty name"
     return None
@@ -29,7 +29,7 @@ ModelTier = Literal["low", "middle", "high"]
 
 Models = str | tuple[str, ...]  # name as the provider spells it, or `models.NAME`; each next one is a fallback
 
-WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
+WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(models_problem)]
 
 
 class ProviderLimits(Record):
@@ -91,7 +91,7 @@ def full_name(provider: str, model: str) -> str:
     return f"{provider}/{model}"
 
 
-def parts_of(name: str) -> tuple[str, str]:
+def split_full_name(name: str) -> tuple[str, str]:
     """Split a full name into provider and model; providers have no `/` in their names."""
     provider, _, model = name.partition("/")
     return provider, model
@@ -101,22 +101,22 @@ class Price(Record):
     """`[prices."provider/model"]`: prices of a model's tokens, in US dollars per million."""
 
     name: str
-    input: Annotated[float, Rule(wrong_price), Key("sent tokens", effect="pays", is_required=True)] = 0.0
+    input: Annotated[float, Rule(price_problem), Key("sent tokens", effect="pays", is_required=True)] = 0.0
     output: Annotated[
-        float, Rule(wrong_price), Key("generated tokens, including reasoning", effect="pays", is_required=True)
+        float, Rule(price_problem), Key("generated tokens, including reasoning", effect="pays", is_required=True)
     ] = 0.0
     cache_read: Annotated[
         float | None,
-        Rule(wrong_price),
+        Rule(price_problem),
         Key("tokens that the provider had cached; default: the price of `input`", effect="pays"),
     ] = None
     cache_write: Annotated[
         float | None,
-        Rule(wrong_price),
+        Rule(price_problem),
         Key("tokens that the provider caches; default: the price of `input`", effect="pays"),
     ] = None
     uses: Annotated[
-        dict[str, Annotated[float, Rule(wrong_tool_price)]],
+        dict[str, Annotated[float, Rule(tool_price_problem)]],
         Field(exclude_if=falsy),
         Key("US dollars for a thousand uses of one of the `providerTools`; default: published prices", effect="pays"),
     ] = Field(default_factory=dict[str, float])

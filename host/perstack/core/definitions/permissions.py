@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, Written, canonical_json, falsy, fields_of
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Redactable, Text, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
 from perstack.core.definitions.skills import PathUse
@@ -145,7 +145,7 @@ def _weight_of(bare: Glob) -> int:
 
 
 @lru_cache(maxsize=4096)
-def read_rule(text: str) -> PermissionRule:
+def parse_rule(text: str) -> PermissionRule:
     """Parse a rule. Raises ValueError with a message that follows the name of its key."""
     if not text.strip():
         raise ValueError("must not be empty")
@@ -164,9 +164,9 @@ def read_rule(text: str) -> PermissionRule:
     return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
 
-def wrong_rule(text: str) -> str | None:
+def rule_problem(text: str) -> str | None:
     try:
-        read_rule(text)
+        parse_rule(text)
     except ValueError as error:
         return str(error)
     return None
@@ -207,7 +207,7 @@ def _arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, G
 
 Decision = Literal["allow", "ask", "deny"]
 
-_Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
+_Rules = tuple[Annotated[str, Rule(rule_problem)], ...]
 
 _ASKED_ANYWAY = "exec"  # tool of the base skill that asks a person unless the definition names it
 
@@ -221,7 +221,7 @@ def _opens_nothing(value: object) -> bool:
         return False
     if value in ("ask", "deny"):
         return True
-    rule = read_rule(value)
+    rule = parse_rule(value)
     return not (rule.has_arguments or rule.skill or rule.is_delegate or rule.tool.matches(_ASKED_ANYWAY))
 
 
@@ -274,7 +274,7 @@ def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
 
 
 _Emptied = Annotated[tuple[str, ...], EMPTIED]
-RuleSets = Annotated[tuple[RuleSet, ...], Written(_asking)]
+RuleSets = Annotated[tuple[RuleSet, ...], Redactable(_asking)]
 
 
 class Widening(Record):
@@ -334,12 +334,12 @@ def start_rules(
     parent_rules: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
     """Return a new Run's rules: the parent's, and today's missing there, if an Expert's then with the widenings."""
-    missing = not_in_force(today, parent_rules, widenings)
+    missing = todays_missing_rules(today, parent_rules, widenings)
     added = (apply_widenings(rule_set, widenings) if rule_set.expert else rule_set for rule_set in missing)
     return (*parent_rules, *added)
 
 
-def not_in_force(
+def todays_missing_rules(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
     """Return today's rules that a Run does not have yet, as written or with later widenings applied."""
@@ -354,7 +354,7 @@ def not_in_force(
     )
 
 
-def missing_from(
+def missing_parent_rules(
     chain: Sequence[RuleSet], parent_rules: Iterable[RuleSet], widening: Widening | None
 ) -> tuple[RuleSet, ...]:
     """Return the parent's rules that are missing in a Run's `chain`, to which `widening` will be applied next."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from perstack.core.base.records import JsonObject, Record
-from perstack.core.base.text import wrong_span
+from perstack.core.base.text import span_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.definitions.keys import (
@@ -15,11 +15,11 @@ from perstack.core.definitions.keys import (
     AsIs,
     Key,
     Rule,
+    anchor_problem,
     at_least,
     at_most,
     key_and_version,
-    wrong_anchor,
-    wrong_key,
+    key_reference_problem,
 )
 from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
 from perstack.core.definitions.permissions import Permissions
@@ -42,7 +42,7 @@ class Audit(Record):
     anchor: Annotated[
         str | tuple[Annotated[str, NOT_EMPTY], ...] | None,
         NOT_EMPTY,
-        Rule(wrong_anchor),
+        Rule(anchor_problem),
         Key(
             "receives the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, "
             "or a program as a list",
@@ -52,12 +52,12 @@ class Audit(Record):
     signing_key: Annotated[  # reference to the key, never the key itself
         str | None,
         NOT_EMPTY,
-        Rule(wrong_key),
+        Rule(key_reference_problem),
         Key("the Ed25519 key in PEM that signs the heads: `file:PATH` or `env:NAME`", effect="reads"),
     ] = None
 
 
-def _unknown_status(names: Iterable[str]) -> str | None:
+def _status_problem(names: Iterable[str]) -> str | None:
     unknown = [name for name in names if name not in TYPED_STATUS]
     return f"has {unknown[0]!r}: use {', '.join(TYPED_STATUS)}" if unknown else None
 
@@ -66,7 +66,7 @@ class Retention(Record):
     """`[retention]`: which Jobs are removed automatically. Each meets all given conditions; without one, none is."""
 
     older_than: Annotated[
-        str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`", effect="writes")
+        str | None, Rule(span_problem), Key("only Jobs without a write for this time, such as `30d`", effect="writes")
     ] = None
     keep_last: Annotated[
         int | None,
@@ -75,7 +75,7 @@ class Retention(Record):
     ] = None
     status: Annotated[
         tuple[str, ...],
-        Rule(_unknown_status),
+        Rule(_status_problem),
         Key("only Jobs like this: " + ", ".join(f"`{name}`" for name in TYPED_STATUS), effect="writes"),
     ] = ()
 
@@ -90,13 +90,13 @@ _CRON_FIELDS = 5
 Overlap = Literal["skip", "queue"]  # what happens to an occurrence while the Job of the previous one is active
 
 
-def wrong_schedule_name(name: str) -> str | None:
+def schedule_name_problem(name: str) -> str | None:
     if re.fullmatch(_NAME, name):
         return None
     return f"is not a valid name: 1 to {MAX_SCHEDULE_NAME_CHARS} of A-Z a-z 0-9 _ -, a letter or digit first"
 
 
-def _wrong_number_of_fields(cron: str) -> str | None:
+def _cron_fields_problem(cron: str) -> str | None:
     """Check only the number of fields; the calendar checks their values."""
     count = len(cron.split())
     if count == _CRON_FIELDS or not count:
@@ -109,12 +109,12 @@ def _wrong_number_of_fields(cron: str) -> str | None:
 class Schedule(Record):
     """Query that an Expert is sent at the times of a cron line."""
 
-    name: Annotated[str, Rule(wrong_schedule_name)]
+    name: Annotated[str, Rule(schedule_name_problem)]
     cron: Annotated[
         str,
         NOT_EMPTY,
         at_most(200),
-        Rule(_wrong_number_of_fields),
+        Rule(_cron_fields_problem),
         Key("when: minute, hour, day of the month, month and day of the week, as cron has them", effect="pays"),
     ]
     timezone: Annotated[

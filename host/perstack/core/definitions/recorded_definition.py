@@ -15,7 +15,7 @@ from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.secrets import with_secrets, without_secrets
 from perstack.core.definitions.settings import Budget, ContextKeys, Overrides, ProviderSetting, SharedKeys
-from perstack.core.definitions.skills import base_of, picked_changes
+from perstack.core.definitions.skills import find_base_skill, picked_changing_tools
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 
@@ -43,7 +43,9 @@ class SeriesDefinition(SharedKeys):
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return the definition to record for one Expert of a project."""
     members = with_delegates(project, (expert.key,))
-    if any(picked_changes(base_of(item.skills)) for item in members):  # it may add any Expert, or a skill of any
+    if any(
+        picked_changing_tools(find_base_skill(item.skills)) for item in members
+    ):  # it may add any Expert, or a skill of any
         members = with_delegates(project, (expert.key, *project.experts))
     experts = tuple(without_secrets(item) for item in members)
     values = {"experts": experts, "provider": _provider_name(project.provider), "chosen": chosen.without_excluded()}
@@ -75,7 +77,7 @@ def without_job_limits(definition: SeriesDefinition) -> SeriesDefinition:
     return definition.model_copy(update={"chosen": chosen})
 
 
-def for_queued(definition: _Definition) -> _Definition:
+def without_shared_limits(definition: _Definition) -> _Definition:
     """Return the definition without the limits that a Job's Runs share: its log has them, and may have raised them."""
     chosen = replace(definition.chosen, **_NO_SHARED_LIMITS)
     return definition.model_copy(update={"chosen": chosen})

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from perstack.core.base.records import Record, falsy, fields_of
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_domain
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, domain_problem
 from perstack.errors import UsageError
 
 LOCAL = "local"  # runtime that confines nothing: programs have the rights of the host's user
@@ -27,7 +27,7 @@ _UNITS: dict[str, int] = {"": 1, "B": 1} | {
 _T = TypeVar("_T", int, float)
 
 
-def bytes_of(size: str) -> int:
+def parse_size(size: str) -> int:
     """Return a size such as `2GiB` in bytes. Raises ValueError for an invalid one."""
     match = re.fullmatch(_SIZE, size)
     if match is None:
@@ -35,14 +35,14 @@ def bytes_of(size: str) -> int:
     return int(match[1]) * _UNITS[match[2] or ""]
 
 
-def wrong_size(size: str) -> str | None:
+def size_problem(size: str) -> str | None:
     """Return what is wrong with a size, as a phrase that follows its key; None if it is valid."""
     if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
-    return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
+    return None if parse_size(size) >= 1 << 20 else "must be at least 1MiB"
 
 
-def wrong_folder(path: str) -> str | None:
+def folder_problem(path: str) -> str | None:
     """Return what is wrong with a file or folder of the host that programs get access to, or None."""
     if not path.strip():
         return "must name a file or folder"
@@ -55,17 +55,17 @@ def wrong_folder(path: str) -> str | None:
     return None
 
 
-def wrong_place(destination: str) -> str | None:
+def destination_problem(destination: str) -> str | None:
     """Return what is wrong with a network destination, or None."""
     host, _, port = destination.partition(":")
     if port and not (re.fullmatch(_PORT, port) and int(port) < 1 << 16):
         return f"has an invalid port {port}, use 1 to 65535: {destination}"
     if host.casefold() == "localhost":
         return None if port else "must say which port of this machine may be reached: `localhost:PORT`"
-    return wrong_domain(host) or _wrong_address(host)
+    return domain_problem(host) or _host_problem(host)
 
 
-def _wrong_address(host: str) -> str | None:
+def _host_problem(host: str) -> str | None:
     """Check a host whose last part is a number, which every resolver takes for an IP address."""
     if not re.fullmatch(_NUMBER, host.rpartition(".")[2]):
         return None
@@ -84,16 +84,16 @@ def is_below(path: str, roots: Iterable[str]) -> bool:
     return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
 
-def wrong_share(share: float) -> str | None:
+def share_problem(share: float) -> str | None:
     """Return what is wrong with a number of processors, or None."""
     return None if 0.01 <= share <= 4096 else "must be a number of processors, such as 0.5 or 2.0"
 
 
 _LIMITS = ("memory", "processes", "cpu", "time", "tmp")
-_Path = Annotated[str, Rule(wrong_folder)]
+_Path = Annotated[str, Rule(folder_problem)]
 _Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run", effect="narrows")]
-_Place = Annotated[str, Rule(wrong_place)]
-_Size = Annotated[str, Rule(wrong_size)]
+_Place = Annotated[str, Rule(destination_problem)]
+_Size = Annotated[str, Rule(size_problem)]
 
 
 class Sandbox(Record):
@@ -123,7 +123,7 @@ class Sandbox(Record):
         int | None, at_least(8), Key("processes of all programs of a Job together, at least 8", effect="narrows")
     ] = None
     cpu: Annotated[
-        float | None, Rule(wrong_share), Key("processors for all programs of a Job together", effect="narrows")
+        float | None, Rule(share_problem), Key("processors for all programs of a Job together", effect="narrows")
     ] = None
     time: _Milliseconds = None
     tmp: Annotated[_Size | None, Key("size of a program's `/tmp`; default `1GiB`", effect="narrows")] = None
@@ -153,7 +153,7 @@ class SandboxPolicy(Record):
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     """Return the policy to record for a runtime and a `[sandbox]` table; None if they change nothing."""
     table = sandbox or Sandbox()
-    sizes = {name: None if (size := getattr(table, name)) is None else bytes_of(size) for name in ("memory", "tmp")}
+    sizes = {name: None if (size := getattr(table, name)) is None else parse_size(size) for name in ("memory", "tmp")}
     policy = SandboxPolicy(**fields_of(table, SandboxPolicy, **sizes, runtime=runtime))
     return None if policy == SandboxPolicy() else policy
 

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject, Record, StrictCalls, falsy
 from perstack.core.base.usage import BudgetName
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_budget
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, budget_problem
 from perstack.core.definitions.models import WrittenModels
 from perstack.core.definitions.options import OPTIONS, Option
 from perstack.core.definitions.permissions import Widening
@@ -33,7 +33,7 @@ KEEP_RESULTS = 10
 KEEP_RECENT = 0.3
 
 
-def wrong_share(share: float) -> str | None:
+def share_problem(share: float) -> str | None:
     return None if 0 < share < 1 else f"must be a share of the context window between 0 and 1, not {share}"
 
 
@@ -56,7 +56,7 @@ class ContextKeys(Record):
     ] = None
     compact_at: Annotated[
         float | None,
-        Rule(wrong_share),
+        Rule(share_problem),
         Key("share of the context window from which old content is shortened", effect="text", default=COMPACT_AT),
     ] = None
     keep_results: Annotated[
@@ -68,7 +68,7 @@ class ContextKeys(Record):
     ] = None
     keep_recent: Annotated[
         float | None,
-        Rule(wrong_share),
+        Rule(share_problem),
         Key("share of the context window whose latest turns are never summarised", effect="text", default=KEEP_RECENT),
     ] = None
     compaction: Annotated[
@@ -222,7 +222,7 @@ ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provide
 class Budget(Record):
     """Spending limits of a Job, or of one Expert within it: reserved before spending, and never exceeded."""
 
-    max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars", effect="narrows")] = None
+    max_cost: Annotated[float | None, Rule(budget_problem), Key("US dollars", effect="narrows")] = None
     max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated", effect="narrows")] = None
     max_time: Annotated[
         int | None, at_least(1), Key("milliseconds of work, without waiting for a person", effect="narrows")
@@ -383,7 +383,7 @@ def options() -> Mapping[str, Option]:
 
 def check_budget(max_cost: float | None, **limits: int | None) -> None:
     """Raise UsageError for an invalid amount of US dollars, or a limit below 1."""
-    problem = None if max_cost is None else wrong_budget(max_cost)
+    problem = None if max_cost is None else budget_problem(max_cost)
     if problem is not None:
         raise UsageError(f"a budget of {max_cost:g} {problem}")
     for name, limit in limits.items():

@@ -11,7 +11,16 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Record, Text, falsy, snake_cased
-from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
+from perstack.core.definitions.keys import (
+    NOT_EMPTY,
+    InText,
+    Key,
+    Rule,
+    at_least,
+    domain_problem,
+    issuer_problem,
+    parse_schema,
+)
 
 # Tools as the agent loop knows them, and decisions about calls.
 
@@ -265,7 +274,7 @@ class McpStdioSkill(_SkillFields):
         Key("additional variables of the server; `${NAME}` stands for one of yours", effect="executes"),
     ] = Field(default_factory=dict)
     allowed_domains: Annotated[
-        tuple[Annotated[str, Rule(wrong_domain)], ...],
+        tuple[Annotated[str, Rule(domain_problem)], ...],
         Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`", effect="reaches"),
     ] = ()
     lazy_init: _LazyInit = False
@@ -310,7 +319,7 @@ class OAuth(Record):
     identity_endpoint: Annotated[  # token endpoint of an identity provider (RFC 8693, SEP-990)
         str | None,
         NOT_EMPTY,
-        Rule(wrong_issuer),
+        Rule(issuer_problem),
         Key(
             "for `identityAssertion`: the identity provider's token endpoint, which is sent that token; `${NAME}`",
             effect="reaches",
@@ -329,7 +338,7 @@ class OAuth(Record):
     issuer: Annotated[
         str | None,
         NOT_EMPTY,
-        Rule(wrong_issuer),
+        Rule(issuer_problem),
         Key("authorization server of the client: no other gets its secret", effect="reaches"),
     ] = None
     scopes: Annotated[
@@ -362,7 +371,7 @@ class InteractiveTool(Record):
     description: Annotated[str | None, Key("purpose of the tool", effect="text")] = None
     input_schema: Annotated[
         JsonObject,
-        InText(schema_of),
+        InText(parse_schema),
         Key(
             "a JSON schema of an object, written as JSON text", effect="text", name="inputJsonSchema", is_required=True
         ),
@@ -421,7 +430,7 @@ class PluginSkill(_SkillFields):
 MAX_SKILL_NAME_CHARS = 64
 
 
-def wrong_skill_name(name: str) -> str | None:
+def skill_name_problem(name: str) -> str | None:
     plain = unicodedata.normalize("NFKC", name)
     if not plain:
         return "must not be empty"
@@ -440,7 +449,7 @@ class AgentSkill(Record):
     """Folder with a SKILL.md in the public format: knowledge that an Expert reads when needed."""
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
-    name: Annotated[str, Rule(wrong_skill_name)]
+    name: Annotated[str, Rule(skill_name_problem)]
     path: Annotated[
         _Filled, Key("folder of the SKILL.md, relative to this file", effect="reads", is_path=True)
     ]  # absolute after reading
@@ -479,14 +488,14 @@ AnySkill = Annotated[
 ]
 
 
-def with_tools(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
+def tool_skills(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
     """Return the skills that offer tools of their own."""
     return tuple(skill for skill in skills if not isinstance(skill, AgentSkill))
 
 
-def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
+def with_base_skill(skills: Iterable[AnySkill]) -> list[Skill]:
     """Return the declared skills that offer tools, with the base skill first unless it is declared."""
-    offering = with_tools(skills)
+    offering = tool_skills(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
     return [_undeclared_base(), *offering]
@@ -497,12 +506,12 @@ def _undeclared_base() -> McpStdioSkill:
     return McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL)
 
 
-def base_of(skills: Iterable[AnySkill]) -> Skill:
+def find_base_skill(skills: Iterable[AnySkill]) -> Skill:
     """Return the base skill as it is declared, or else the default that every Expert has."""
-    return next(skill for skill in with_base(skills) if is_base_skill(skill))
+    return next(skill for skill in with_base_skill(skills) if is_base_skill(skill))
 
 
-def picked_changes(base: Skill) -> tuple[ChangingTool, ...]:
+def picked_changing_tools(base: Skill) -> tuple[ChangingTool, ...]:
     """Return the tools for changing the Expert that a base skill's `pick` names and `omit` does not remove."""
     return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
@@ -538,7 +547,7 @@ def apply_definition(spec: ToolSpec, definition: Skill) -> ToolSpec:
     return spec.model_copy(update={"subject": declared}) if is_declared else spec
 
 
-def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
+def declaration_problems(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
     """Yield a message for each declaration in perstack.toml about a missing tool or a missing argument."""
     by_name = {spec.name: spec for spec in specs}
     for tool in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():

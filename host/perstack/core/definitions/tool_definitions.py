@@ -57,7 +57,7 @@ def merged_definitions(old: Definitions, new: Definitions) -> Definitions:
     return {**old, **{skill: {**old.get(skill, {}), **digests} for skill, digests in new.items()}} if new else old
 
 
-def unrecorded(current: Definitions, recorded: Definitions) -> dict[str, dict[str, str]]:
+def unrecorded_definitions(current: Definitions, recorded: Definitions) -> dict[str, dict[str, str]]:
     """Return the definitions that differ from the recorded ones, or are not recorded."""
     found = {
         skill: {name: digest for name, digest in digests.items() if recorded.get(skill, {}).get(name) != digest}
@@ -73,9 +73,9 @@ def definition_diff(old: ToolSpec | None, new: ToolSpec | None) -> tuple[str, ..
 
 def text_diff(old: str, new: str) -> tuple[str, ...]:
     """Return the lines of two texts that differ, each after `- ` or `+ `."""
-    from perstack.core.files.line_diff import Effort, as_text, line_diff, lines_of  # few definitions change
+    from perstack.core.files.line_diff import Effort, as_text, line_diff, split_lines  # few definitions change
 
-    before, after = (lines_of(text.encode(errors="replace")) for text in (old, new))
+    before, after = (split_lines(text.encode(errors="replace")) for text in (old, new))
     hunks = line_diff(before, after, Effort(_DIFF_STEPS), context=0).hunks
     return tuple(f"{sign} {as_text(line).rstrip(chr(10))}" for hunk in hunks for sign, line in hunk.lines)
 

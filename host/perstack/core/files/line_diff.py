@@ -58,7 +58,7 @@ class LineDiff(NamedTuple):
     hunks: tuple[Hunk, ...] = ()
 
 
-def lines_of(content: bytes) -> list[bytes]:
+def split_lines(content: bytes) -> list[bytes]:
     """Split a text into lines with their line breaks; the last one may have none."""
     lines = content.split(b"\n")
     complete = [line + b"\n" for line in lines[:-1]]

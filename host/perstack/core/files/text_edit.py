@@ -22,7 +22,7 @@ class Replacement:
         return data[: self.at] + self.new + data[self.at + len(self.old) :]
 
 
-def replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacement:
+def find_replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacement:
     """Return the replacement of the only occurrence of `old`. Raises SkillError if there is not exactly one."""
     if not old:
         raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")

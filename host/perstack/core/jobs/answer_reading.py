@@ -71,7 +71,7 @@ class AcceptedAnswers:
     is_approval: bool = False  # True if a call needs approval, which may be given for the whole Job too
 
     @property
-    def is_bound(self) -> bool:
+    def is_restricted(self) -> bool:
         """True if only certain texts are answers."""
         return self.schema is not None or not self.allows_other
 

@@ -19,8 +19,8 @@ from perstack.core.base.usage import (
     NO_AMOUNT,
     Amount,
     BudgetName,
+    BudgetRefusal,
     Charge,
-    Exceeded,
     Spending,
     Usage,
     nano,
@@ -183,7 +183,7 @@ class Ledger:
             self._accounts[account].open -= amount
         return True
 
-    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NO_AMOUNT) -> Grant | WaitForRoom | Exceeded:
+    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NO_AMOUNT) -> Grant | WaitForRoom | BudgetRefusal:
         """Decide about a generation with a known maximum cost, of which the caller already holds `mine`."""
         tightest, reply_tokens = JOB, bound.wanted
         for key in self._keys[run_id]:
@@ -200,13 +200,13 @@ class Ledger:
             return WaitForRoom()
         return _excess(tightest, account, bound)
 
-    def excess_of_calls(self, run_id: str, calls: int) -> Exceeded | None:
+    def excess_of_calls(self, run_id: str, calls: int) -> BudgetRefusal | None:
         """Return why so many tool calls would exceed a budget; None if they would not."""
         for key in self._keys[run_id]:
             account = self._accounts[key]
             limit = account.limit.max_tool_calls
             if calls and limit is not None and account.tool_calls + calls > limit:
-                return Exceeded("maxToolCalls", key or None, limit, account.tool_calls, calls)
+                return BudgetRefusal("maxToolCalls", key or None, limit, account.tool_calls, calls)
         return None
 
     def amounts_for_delegate(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
@@ -229,7 +229,7 @@ class Ledger:
             "calls": sum(run_spending.tool_calls for run_spending in runs),
         }
 
-    def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
+    def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> BudgetRefusal:
         """Return the refusal of a call that needs `needed` of a budget."""
         account = self._accounts[expert or JOB]
         max_budget, used = account.limit, account.used
@@ -240,7 +240,7 @@ class Ledger:
             "maxTime": (max_budget.max_time, account.worked_ms),
         }
         limit, spent = rows[budget]
-        return Exceeded(budget, expert, limit or 0, spent, needed)
+        return BudgetRefusal(budget, expert, limit or 0, spent, needed)
 
     def time_left(self, expert: str | None = None) -> int | None:
         """Return the milliseconds of work left for the Job, or for an Expert; None without a limit."""
@@ -249,10 +249,10 @@ class Ledger:
             return None
         return max(0, account.limit.max_time - account.worked_ms)
 
-    def out_of_time(self, expert: str | None = None) -> Exceeded:
+    def out_of_time(self, expert: str | None = None) -> BudgetRefusal:
         """Return the refusal of further work because no time is left."""
         limit = self._accounts[expert or JOB].limit.max_time or 0
-        return Exceeded("maxTime", expert, limit, limit, 1)
+        return BudgetRefusal("maxTime", expert, limit, limit, 1)
 
     def covers(self, run_id: str, expert: str | None) -> bool:
         """Return True if the Run spends from the Job's budget, or from this Expert's."""
@@ -276,14 +276,14 @@ class Ledger:
         self._keys[run.id] = keys
 
 
-def _excess(key: str, account: _Account, bound: Bound) -> Exceeded:
+def _excess(key: str, account: _Account, bound: Bound) -> BudgetRefusal:
     limit, used = account.limit, account.used
     needs = bound.with_reply(min(bound.least, bound.wanted))
     if limit.max_cost is not None and used.nano + needs.nano > nano(limit.max_cost):
-        return Exceeded(
+        return BudgetRefusal(
             "maxCost", key or None, limit.max_cost, used.nano / NANO_PER_DOLLAR, needs.nano / NANO_PER_DOLLAR
         )
-    return Exceeded("maxTokens", key or None, limit.max_tokens or 0, used.tokens, needs.tokens)
+    return BudgetRefusal("maxTokens", key or None, limit.max_tokens or 0, used.tokens, needs.tokens)
 
 
 def is_reported(usage: Usage, reserved: Charge, *, has_reply: bool) -> bool:

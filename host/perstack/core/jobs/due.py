@@ -37,7 +37,7 @@ JobState = Literal[
     "closed",  # closed for good
 ]
 
-Todo = Literal[
+DueAction = Literal[
     "wait",
     "start",  # start the Job, under its id
     "replace",  # start another Job
@@ -49,7 +49,7 @@ Todo = Literal[
     "-",  # the owner never sees that state
 ]
 
-Owner = Literal[
+JobOwner = Literal[
     "task",  # a running task of an Expert
     "limitedTask",  # a task whose pause for a rate limit is over
     "schedule",  # the current occurrence; while its Job waits or continues, later occurrences are skipped or queued
@@ -60,12 +60,12 @@ Owner = Literal[
 ]
 
 
-def _row(*cells: Todo) -> Mapping[Owner, Todo]:
-    return dict(zip(get_args(Owner), cells, strict=True))
+def _row(*cells: DueAction) -> Mapping[JobOwner, DueAction]:
+    return dict(zip(get_args(JobOwner), cells, strict=True))
 
 
 # fmt: off
-DUE: Mapping[JobState, Mapping[Owner, Todo]] = {
+DUE: Mapping[JobState, Mapping[JobOwner, DueAction]] = {
     #                               task        limitedTask  schedule    series    resumed     order       other
     "notBegun":                 _row("wait",     "replace",   "wait",     "-",      "-",        "-",        "-"),
     "lost":                     _row("replace",  "-",         "start",    "-",      "-",        "-",        "-"),
@@ -123,7 +123,7 @@ def is_resumable(summary: JobSummary) -> bool:
     return DUE[job_state(summary, 0)]["resumed"] == "continue"
 
 
-def stop_words(summary: JobSummary) -> str:
+def stop_reason(summary: JobSummary) -> str:
     """Return why a Job has stopped, as text that follows its id."""
     if summary.closed is not None:
         return f"was closed for good by {summary.closed.by}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perstack.core.base.text import milliseconds
+from perstack.core.base.text import parse_span
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.definitions.project import Retention
 from perstack.core.jobs.job_choice import JobChoice
 from perstack.core.jobs.summary import JobSummary
 
 
-def removable(
+def removable_jobs(
     jobs: Iterable[JobSummary], choice: JobChoice, *, keep_last: int = 0, include_waiting: bool = False
 ) -> list[JobSummary]:
     """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
@@ -32,6 +32,6 @@ def expired_jobs(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
     """Return the Jobs that the retention settings in perstack.toml remove."""
     if retention == Retention():
         return []
-    before = None if retention.older_than is None else now - milliseconds(retention.older_than)
+    before = None if retention.older_than is None else now - parse_span(retention.older_than)
     choice = JobChoice.of((TYPED_STATUS[name] for name in retention.status), before=before)
-    return removable(jobs, choice, keep_last=retention.keep_last or 0)
+    return removable_jobs(jobs, choice, keep_last=retention.keep_last or 0)

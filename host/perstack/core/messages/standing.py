@@ -34,7 +34,7 @@ def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
     return tuple(saying if saying.place else replace(saying, place=place) for saying in sayings)
 
 
-def of_definition(texts: Iterable[str]) -> tuple[Saying, ...]:
+def sayings_of_definition(texts: Iterable[str]) -> tuple[Saying, ...]:
     """Return the texts of an Expert's definition, which precede those of people."""
     return tuple(Saying("", text.strip(), _DEFINITION) for text in texts)
 

@@ -14,9 +14,9 @@ from perstack.core.definitions.permissions import (
     RuleSet,
     StandingApproval,
     call_digest,
-    read_rule,
+    parse_rule,
+    rule_problem,
     with_approved,
-    wrong_rule,
 )
 from perstack.core.definitions.skills import (
     RULES_STAGE,
@@ -106,7 +106,7 @@ def _exact_rule(policy_call: PolicyCall) -> str:
         return ""
     skill = "" if policy_call.is_host else f"{policy_call.skill}/"
     rule = f"{skill}{policy_call.tool}({' '.join(map(literal_word, policy_call.command))})"
-    is_bare = wrong_rule(rule) is None and read_rule(rule).bare is not None
+    is_bare = rule_problem(rule) is None and parse_rule(rule).bare is not None
     return rule if is_bare else ""
 
 
@@ -173,4 +173,4 @@ def _is_named(chain: Sequence[RuleSet], path: str) -> bool:
 def _rules(chain: Sequence[RuleSet]) -> Iterator[PermissionRule]:
     for rule_set in chain:
         permissions = rule_set.permissions
-        yield from map(read_rule, (*permissions.deny, *permissions.ask, *permissions.allow))
+        yield from map(parse_rule, (*permissions.deny, *permissions.ask, *permissions.allow))

@@ -131,7 +131,7 @@ _SHORT_OPTION = re.compile(r"[-+][^-=\s]")
 
 
 @lru_cache(maxsize=4096)
-def read_command(text: str) -> CommandPattern:
+def parse_command(text: str) -> CommandPattern:
     """Parse a command pattern. Raises ValueError with the reason why it can match nothing."""
     items = tuple(_Reader(text).items())
     if not items:

@@ -22,10 +22,10 @@ from functools import lru_cache
 from typing import Literal, assert_never
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.permissions import Decision, PermissionRule, RuleSet, read_rule
+from perstack.core.definitions.permissions import Decision, PermissionRule, RuleSet, parse_rule
 from perstack.core.definitions.skills import PathUse, Subject
 from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
-from perstack.core.permissions.policy_calls import PolicyCall, line_of
+from perstack.core.permissions.policy_calls import PolicyCall, quoted_line
 from perstack.core.permissions.programs import SETS_VARIABLES, parts_of, redirects_of
 from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless
 from perstack.dataclass import dataclass
@@ -98,7 +98,7 @@ class ParsedRules:
 
     def names_line(self, text: str) -> bool:
         """Return whether a rule restricts the line itself, not only commands within it."""
-        rule = read_rule(text)
+        rule = parse_rule(text)
         return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
 
     def exact_ruling(self, target: RuleTarget) -> Ruling | None:
@@ -139,7 +139,7 @@ def _parsed_rules(
     allow: tuple[str, ...],
     approved: tuple[str, ...],
 ) -> ParsedRules:
-    lists = (tuple(map(read_rule, texts)) for texts in (deny, ask, allow, approved))
+    lists = (tuple(map(parse_rule, texts)) for texts in (deny, ask, allow, approved))
     return ParsedRules(source, expert, default, *lists)
 
 
@@ -194,7 +194,7 @@ def _rulings_on_part(rules: ParsedRules, policy_call: PolicyCall, part: Part) ->
 
 def _rulings_on_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -> Iterator[Ruling]:
     ruling = rules.ruling_on(target)
-    if command.is_around:
+    if command.is_wrapper:
         if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
             yield ruling
         return
@@ -222,12 +222,12 @@ def display_lines(words: Sequence[str]) -> Iterator[str]:
     """Yield a display line for each simple command, file and unparsed part of a command line."""
     for part in parts_of(ShellCommand(tuple(words))):
         match part:
-            case ShellCommand(is_around=True):
+            case ShellCommand(is_wrapper=True):
                 pass  # its inner commands have lines of their own, or its words are only a guess
             case Redirect(is_guess=True):
                 pass
             case ShellCommand():
-                text = " ".join("…" if word is None else line_of([word]) for word in part.words)
+                text = " ".join("…" if word is None else quoted_line([word]) for word in part.words)
                 text = " ".join((*part.assignments, text))
                 yield f"{text}  ({part.reason})" if part.reason else text
             case Redirect():
@@ -259,11 +259,11 @@ def _rulings_on_file(rules: ParsedRules, policy_call: PolicyCall, path: str, too
 def _target(policy_call: PolicyCall, command: ShellCommand) -> RuleTarget:
     """Return the command as a separate target, without the script or wrapper around it."""
     known_words = command.known
-    line = line_of([*command.assignments, *known_words])
+    line = quoted_line([*command.assignments, *known_words])
     start = None if command.is_known else (f"{line} " if line else "")
     shown = line if start is None else f"{start}…"
     base = known_words[0].rpartition("/")[2] if known_words else ""
-    readings: tuple[str, ...] = (line_of(known_words), line_of([base, *known_words[1:]])) if known_words else ()
+    readings: tuple[str, ...] = (quoted_line(known_words), quoted_line([base, *known_words[1:]])) if known_words else ()
     if start is not None:
         # no rule contains this character, so only a wildcard can match it
         readings = tuple(f"{reading} \ue000" for reading in readings)
@@ -276,7 +276,7 @@ def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
     if subject is None or not command.known:
         return {}
     if subject.script:
-        return {subject.script: line_of(command.known)}
+        return {subject.script: quoted_line(command.known)}
     return {subject.program: command.known[0], subject.arguments: [*command.known[1:]]}
 
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from perstack.core.definitions.permissions import PermissionRule
 from perstack.core.definitions.skills import PathUse
 from perstack.core.files.globs import Glob
-from perstack.core.permissions.command_patterns import WordPattern, matches_arguments, read_command
+from perstack.core.permissions.command_patterns import WordPattern, matches_arguments, parse_command
 from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.core.permissions.shell_syntax import ShellCommand
 from perstack.dataclass import dataclass
@@ -182,7 +182,7 @@ def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
 
 def _words_of_rule(glob: Glob) -> tuple[str, ...] | None:
     try:
-        return read_command(glob.text).words
+        return parse_command(glob.text).words
     except ValueError:
         return None
 
@@ -222,7 +222,7 @@ def _allows_command(rule: PermissionRule, target: RuleTarget) -> bool:
 
 def _matches_words(glob: Glob, command: ShellCommand, policy_call: PolicyCall) -> bool:
     try:
-        return read_command(glob.text).matches(command.known, policy_call.is_within)
+        return parse_command(glob.text).matches(command.known, policy_call.is_within)
     except ValueError:
         return False
 

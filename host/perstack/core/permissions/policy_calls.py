@@ -226,6 +226,6 @@ def _as_path(text: str) -> str:
     return unquote(text[5:].removeprefix("//").removeprefix("localhost"))
 
 
-def line_of(words: Sequence[str]) -> str:
+def quoted_line(words: Sequence[str]) -> str:
     """Return a command line as rules see it: words joined by one space, quoted where needed."""
     return shlex.join(words)

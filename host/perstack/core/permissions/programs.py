@@ -147,8 +147,8 @@ _INFO_OPTIONS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     """Yield a simple command and the commands that it runs, as far as its words tell."""
     words = command.known
-    if command.is_around:  # a guess
-        yield from _mark_around(parts_of(replace(command, is_around=False), depth))
+    if command.is_wrapper:  # a guess
+        yield from _mark_around(parts_of(replace(command, is_wrapper=False), depth))
         return
     if not words:
         yield replace(command, reason="which program it runs is known when it runs")
@@ -159,7 +159,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
         return
     script = _script(name, command) if name in SHELLS else None
     if script is not None and _SYSTEM_PROGRAM.fullmatch(words[0]):
-        yield replace(command, is_around=True)
+        yield replace(command, is_wrapper=True)
         if command.assignments:
             yield replace(command, reason=SETS_VARIABLES)
         for part in _parts_of_script(script, is_bash=name == "bash"):
@@ -290,7 +290,7 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
     """Yield possible commands among the arguments, so that rules that deny them or ask about them apply."""
     for index in range(1, min(len(words), _MAX_WORDS)):
         rest = tuple(words[index:])
-        yield ShellCommand(rest, is_around=True)
+        yield ShellCommand(rest, is_wrapper=True)
         if program_name(rest[0]) in SHELLS:
             yield from _mark_around(parts_of(ShellCommand(rest), depth + 1))
         if re.search(r"[\s;&|]", words[index]):
@@ -305,6 +305,6 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
 def _mark_around(parts: Iterator[Part]) -> Iterator[Part]:
     for part in parts:
         if isinstance(part, ShellCommand):
-            yield replace(part, is_around=True, reason="")
+            yield replace(part, is_wrapper=True, reason="")
         elif isinstance(part, Redirect):
             yield replace(part, is_guess=True)

@@ -70,7 +70,7 @@ def _guessed_parts(script: str) -> Iterator[Part]:
             commands += [[]] if _BEFORE_COMMAND.fullmatch(previous) else []
             commands[-1].append(_QUOTES.sub("", word))
         mark, previous = "", word
-    yield from (ShellCommand(tuple(words), is_around=True) for words in commands if words)
+    yield from (ShellCommand(tuple(words), is_wrapper=True) for words in commands if words)
 
 
 def _without_data(heredoc: re.Match[str]) -> str:

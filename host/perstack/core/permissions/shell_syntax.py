@@ -16,7 +16,7 @@ class ShellCommand:
     words: tuple[str | None, ...]  # words; None for a word that is known only at run time and may expand to several
     assignments: tuple[str, ...] = ()  # assignments `NAME=value` for the command that can change what it does
     reason: str = ""  # reason why a person is asked: the command runs more than its name says
-    is_around: bool = False  # True for a wrapper whose inner commands are parsed too, and for a guess: only rules that
+    is_wrapper: bool = False  # True for a wrapper whose inner commands are parsed too, and for a guess: only rules that
     # name it apply
     is_by_option: bool = False  # True if `reason` comes from options alone, which an `allow` rule may name
     has_unknown_folder: bool = False  # True if its script changes the folder, so that it may run in any

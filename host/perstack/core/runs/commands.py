@@ -261,7 +261,7 @@ PerformedCommand = (
 Command = PerformedCommand | Switch
 
 
-def words_of(command: Command) -> str:
+def command_phrase(command: Command) -> str:
     """Return the command as a phrase that follows «the loop would», in a difference that a replay reports."""
     if isinstance(command, Generate):
         return f"generate for step {command.step}"

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
-from perstack.core.base.usage import Exceeded
+from perstack.core.base.usage import BudgetRefusal
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
@@ -339,7 +339,7 @@ def step_limit_event(max_steps: int, stamp: Stamps) -> events.StopRunByExceededM
     return events.StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
-def budget_stop_event(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExceededBudget:
+def budget_stop_event(exceeded: BudgetRefusal, stamp: Stamps) -> events.StopRunByExceededBudget:
     """Return the stop of a Run whose next call could exceed a budget."""
     return events.StopRunByExceededBudget(**at_checkpoint(stamp()), **asdict(exceeded))
 

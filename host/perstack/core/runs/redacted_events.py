@@ -15,7 +15,7 @@ class UnverifiedRedaction(ValueError):
     """A line that claims to be redacted without a valid `redactEvent` in its log."""
 
 
-def stand_in(
+def restore_event(
     line_remains: RedactedRemains, digest: str, seq: int, redactions: Iterable[events.RedactEvent]
 ) -> events.StoredEvent:
     """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises UnverifiedRedaction."""

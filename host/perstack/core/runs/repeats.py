@@ -32,7 +32,7 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     return Repeats(comparable, times, last.calls, alternating)
 
 
-def warning_with(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -> str | None:
+def warning_after(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -> str | None:
     """Return the warning if a call's result ends a step at half of the allowed repetitions; None if it does not."""
     limit = run.limits.max_repeats
     half = 0 if limit is None else (limit + 1) // 2

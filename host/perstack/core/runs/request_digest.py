@@ -31,7 +31,7 @@ _HINT_CHARS = 6  # characters per part that tell which part differs; the digest 
 
 
 @dataclass(frozen=True)
-class KeptTools:
+class StoredTools:
     """The tools of one generation, and the blob that stores them. Without slots, to be referred to weakly."""
 
     specs: tuple[ToolSpec, ...]
@@ -44,13 +44,13 @@ class KeptTools:
         return f"{VERSION}:{self.sha256}"
 
 
-def kept_tools(specs: Sequence[ToolSpec]) -> KeptTools:
+def stored_tools(specs: Sequence[ToolSpec]) -> StoredTools:
     """Return the tools in their stored form: what a model sees of each, in the order in which it sees them."""
     tools: JsonValue = [
         {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in specs
     ]
     blob = canonical_json(tools)
-    return KeptTools(tuple(specs), blob, sha256(blob).hexdigest())
+    return StoredTools(tuple(specs), blob, sha256(blob).hexdigest())
 
 
 def schemas_in(blob: bytes) -> Mapping[str, JsonObject]:

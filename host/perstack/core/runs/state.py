@@ -1,14 +1,7 @@
 """The state of a Run: the value that `evolve` folds its log into.
 
-The life of one step:
-
-    READY ──startGeneration──▶ GENERATING ──finishGeneration──▶ REPLIED ──callTools──▶ CALLING ─┐
-      ▲                             ▲                              │ no calls                   │ every call
-      │                             └── accepted, no text yet ─────┤                            │ has its result
-      └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
-
-A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
-`begin` and `_take_over` decide what a Run that continues another one inherits of a new field.
+`evolve.py` has the transitions. A new field needs a decision in `begin` and `_take_over`: what a Run that continues
+another one inherits of it.
 """
 
 from __future__ import annotations
@@ -22,13 +15,13 @@ from pydantic import JsonValue
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import NO_SPENDING, Exceeded, Spending
+from perstack.core.base.usage import NO_SPENDING, BudgetRefusal, Spending
 from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_without_grant
 from perstack.core.definitions.expert_changes import ExpertChange, with_changes
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.job_status import RunStatus
-from perstack.core.definitions.models import full_name, parts_of
+from perstack.core.definitions.models import full_name, split_full_name
 from perstack.core.definitions.permissions import RuleSet, StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
@@ -186,7 +179,7 @@ class Run:
     budget_cut_tokens: int | None = None  # tokens of the latest reply, if only the budget cut it
     context: ContextState = EMPTY_CONTEXT
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
-    exceeded: Exceeded | None = None
+    exceeded: BudgetRefusal | None = None
     result_schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
     result_value: JsonObject | None = None
     last_secret_number: int = 0  # highest N of an assigned `[secret:N]`, if tool results are masked
@@ -234,12 +227,12 @@ class Run:
 
     @property
     def provider(self) -> str:
-        return parts_of(self.fallback_model)[0] if self.fallback_model else self.start.provider
+        return split_full_name(self.fallback_model)[0] if self.fallback_model else self.start.provider
 
     @property
     def model(self) -> str:
         """The active model, as its provider spells it."""
-        return parts_of(self.fallback_model)[1] if self.fallback_model else self.start.model
+        return split_full_name(self.fallback_model)[1] if self.fallback_model else self.start.model
 
     @property
     def adaptations(self) -> Adaptations:
@@ -352,7 +345,7 @@ def inherit_context(base_run: Run, start: StartRun) -> ContextState:
     return replace(context, tokens=0, overhead=0)
 
 
-def inheritable(run: Run, event_id: str = "") -> History:
+def inheritable_messages(run: Run, event_id: str = "") -> History:
     """Return the messages for a Run that continues this one: each call gets a result, at `event_id` if it had none."""
     if run.phase not in (Phase.REPLIED, Phase.CALLING):
         return run.messages
@@ -378,7 +371,7 @@ def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
     if base_run is not None and origin is not None and (origin.answers or origin.as_it_was):
         return _take_over(start, head, base_run)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
-    earlier = History() if base_run is None else inheritable(base_run, f"{start.id}-open")
+    earlier = History() if base_run is None else inheritable_messages(base_run, f"{start.id}-open")
     sayings = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
         sayings = (*sayings, Saying(start.id, start.query, start.id))
@@ -441,7 +434,7 @@ def snapshot_due_after(run: Run, call: Call) -> SnapshotDue:
     return "after" if _may_change_files(call) and run.start.snapshots is not None else run.snapshot_due
 
 
-def may_have_unrecorded(run: Run) -> bool:
+def may_have_unrecorded_changes(run: Run) -> bool:
     """Return True if a Run that stops among its calls may leave changed files that no snapshot has."""
     if run.start.snapshots is None or run.status != "running" or run.phase is not Phase.CALLING:
         return False

@@ -48,7 +48,7 @@ class ResultCheck:
     by_program: bool = False  # True if the result fits the schema, but the calling program refuses it
 
 
-def result_schema_of(text: str) -> JsonObject:
+def parse_result_schema(text: str) -> JsonObject:
     """Return the schema of a result from a text. Raises ValueError that says what is wrong with the text."""
     if len(text) > MAX_SCHEMA_CHARS:
         raise ValueError(f"has {len(text):,} characters: shorten it to {MAX_SCHEMA_CHARS:,}")

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject, read_json
-from perstack.core.base.text import REDACTED, is_line, line_of
+from perstack.core.base.text import REDACTED, command_line, is_shell_line
 from perstack.core.secrets.names import is_secret_name, is_set_secret
 from perstack.core.secrets.recognition import (
     DIGEST,
@@ -58,7 +58,9 @@ def masked_line(line: str, substitute: Substitute = digest_of_secret) -> str:
 
 def masked_command(argv: Sequence[str], substitute: Substitute = digest_of_secret) -> str:
     """Return a program and its arguments, or its `sh` line, for people, with each secret replaced."""
-    return masked_line(line_of(argv), substitute) if is_line(argv) else " ".join(masked_args(argv, substitute))
+    return (
+        masked_line(command_line(argv), substitute) if is_shell_line(argv) else " ".join(masked_args(argv, substitute))
+    )
 
 
 def is_secret_in(argv: Sequence[str]) -> bool:

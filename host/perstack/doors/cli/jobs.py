@@ -14,7 +14,7 @@ from perstack.core.base.text import count
 from perstack.core.base.usage import Cost, ModelShare, Usage, cost_of, cost_text
 from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.jobs.job_choice import JobChoice, parse_labels
-from perstack.core.jobs.removal import expired_jobs, removable
+from perstack.core.jobs.removal import expired_jobs, removable_jobs
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
@@ -334,7 +334,9 @@ def prune_command(
     cutoff = None if older_than is None else now - older_than
     choice = JobChoice.of((TYPED_STATUS[word] for word in status), expert, parse_labels(label), before=cutoff)
     if choice != JobChoice() or keep_last is not None:
-        jobs = removable(options.look(_all_jobs), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+        jobs = removable_jobs(
+            options.look(_all_jobs), choice, keep_last=keep_last or 0, include_waiting=include_waiting
+        )
     else:
         retention = options.project(required=False).retention
         if retention is None or include_waiting:

@@ -382,10 +382,10 @@ def dispatcher_of(host: Host) -> Dispatcher:
 
 class _Dollars(click.FloatRange):
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from perstack.core.definitions.keys import wrong_budget
+        from perstack.core.definitions.keys import budget_problem
 
         dollars: float = super().convert(value, param, ctx)
-        problem = wrong_budget(dollars)
+        problem = budget_problem(dollars)
         if problem is not None:
             self.fail(f"{value} {problem}", param, ctx)
         return dollars

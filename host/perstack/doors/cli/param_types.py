@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perstack.core.base.text import milliseconds
+from perstack.core.base.text import parse_span
 from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
@@ -82,11 +82,11 @@ def read_error(text: str, name: str) -> str | JsonObject:
 
 def read_schema(file: str) -> JsonObject:
     """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
-    from perstack.core.schemas.result_schemas import result_schema_of, schema_fault
+    from perstack.core.schemas.result_schemas import parse_result_schema, schema_fault
 
     text = _read_content(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
-        schema = result_schema_of(text)
+        schema = parse_result_schema(text)
     except ValueError as error:
         raise UsageError(f"--output-schema: {file} {error}") from error
     fault = schema_fault(schema)
@@ -146,7 +146,7 @@ _ECHO_CELLS = 40  # maximum cells of the typed text in an error
 def read_span(text: str, name: str) -> int:
     """Return the milliseconds of `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     try:
-        return milliseconds(text)
+        return parse_span(text)
     except ValueError as error:
         raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: give a duration such as 90s, 5m, 2h or 7d") from error
 
@@ -158,7 +158,7 @@ def read_since(text: str, name: str) -> int:
         return _epoch_ms(text)
     except ValueError:
         try:
-            return SYSTEM.now() - (int(weeks[1]) * _WEEK_MS if weeks else milliseconds(text))
+            return SYSTEM.now() - (int(weeks[1]) * _WEEK_MS if weeks else parse_span(text))
         except ValueError as error:
             remedy = "write a date such as 2026-11-30, or a time ago such as 7d"
             raise UsageError(f"{name} {shorten(text, _ECHO_CELLS)}: {remedy}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 import click
 from pydantic import JsonValue
 
-from perstack.core.base.text import line_of
+from perstack.core.base.text import command_line
 from perstack.core.definitions.job_status import PauseReason
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
@@ -87,7 +87,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
         ("waits for", waiting_for.what if waiting_for else ""),
         ("depends on", ", ".join(task.depends_on)),
         ("held up", in_words(task.blocked_by)),
-        ("asks", line_of(waiting_for.command) if waiting_for else ""),
+        ("asks", command_line(waiting_for.command) if waiting_for else ""),
         ("token", task.token or ""),
         ("webhook", f"POST /v1/hooks/{task.token} on a server of `perstack mcp --http`" if task.token else ""),
         ("resumes", time_text(task.resume_at)),

@@ -17,7 +17,7 @@ from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
+from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, tool_skills, with_base_skill
 from perstack.core.messages.tool_search import tokens_of
 from perstack.definition_files import open_definition
 from perstack.diagnostics.prompt_preview import OfferedTools
@@ -66,7 +66,7 @@ def _known_tools(project: Project, env: Mapping[str, str]) -> dict[str, KnownToo
 
     factories = load_plugins((), env).skills
     return {
-        key: {skill.name: tools_of_skill(factories, skill) for skill in with_base(expert.skills)}
+        key: {skill.name: tools_of_skill(factories, skill) for skill in with_base_skill(expert.skills)}
         for key, expert in project.experts.items()
     }
 
@@ -93,7 +93,7 @@ def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTool
         "The tools are sent with every request. `?`: known when the skill is started, as by `perstack tools EXPERT`."
     )
     experts = project.experts.items()
-    unrestricted_keys = [key for key, expert in experts if not any(map(is_base_skill, with_tools(expert.skills)))]
+    unrestricted_keys = [key for key, expert in experts if not any(map(is_base_skill, tool_skills(expert.skills)))]
     if unrestricted_keys:
         print_out(
             f"note: {', '.join(unrestricted_keys)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}"

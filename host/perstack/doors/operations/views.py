@@ -246,7 +246,7 @@ def _next_step(summary: JobSummary) -> str:
     if step is None:
         return f"It is still running: get_job {summary.id} shows its state, cancel_job stops it."
     allowed = accepted_answers(summary.asking) if summary.asking is not None else ANYTHING
-    form = f" To answer, {describe_accepted(allowed)}." if allowed.is_bound else ""
+    form = f" To answer, {describe_accepted(allowed)}." if allowed.is_restricted else ""
     return f"{as_sentence(step)}{form}"
 
 

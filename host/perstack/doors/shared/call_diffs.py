@@ -17,8 +17,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
-from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
-from perstack.core.files.text_edit import Replacement, replacement
+from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, split_lines
+from perstack.core.files.text_edit import Replacement, find_replacement
 from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unreadable
 from perstack.errors import SkillError
 
@@ -86,7 +86,7 @@ def edit_in_workspace(workspace: Path, tool_name: str, args: JsonObject) -> File
         return edit._replace(note=f"not compared with the file: {name} is not a text file")
     if old is not None and new is not None:
         try:
-            change = replacement(data, _encode(old), _encode(new), name)
+            change = find_replacement(data, _encode(old), _encode(new), name)
         except SkillError as error:
             return edit._replace(note=re.sub(_ADVICE, "", str(error)))
         return _diff_around_change(_EDIT_ARGS, path, data, change)
@@ -107,7 +107,7 @@ def _diff_around_change(arguments: tuple[str, ...], path: str, data: bytes, chan
     for _ in range(CONTEXT):
         stop = _line_end(data, stop)
     after = data[start : change.at] + change.new + data[end:stop]
-    hunks = line_diff(lines_of(data[start:stop]), lines_of(after), Effort(_MAX_STEPS)).hunks
+    hunks = line_diff(split_lines(data[start:stop]), split_lines(after), Effort(_MAX_STEPS)).hunks
     lines_above = data.count(b"\n", 0, start)
     numbered_hunks = [hunk._replace(old=hunk.old + lines_above, new=hunk.new + lines_above) for hunk in hunks]
     edit = _as_diff(arguments, path, numbered_hunks)

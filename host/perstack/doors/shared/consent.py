@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.text import approvable_line, approvable_text, count
 from perstack.core.definitions.exec_grant import EXEC
-from perstack.core.definitions.permissions import read_rule
+from perstack.core.definitions.permissions import parse_rule
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE
 from perstack.core.runs.open_questions import OpenQuestion, count_blanks
@@ -188,7 +188,7 @@ def _extent_text(answer: str) -> str:
 
 def _describe_rule(text: str) -> str:
     try:
-        rule = read_rule(text)
+        rule = parse_rule(text)
     except ValueError:
         return "every call that this rule matches"
     if rule.group is not None:
@@ -206,10 +206,10 @@ def _describe_rule(text: str) -> str:
 
 def _describe_command(text: str) -> str:
     """Describe what a command pattern allows; only rules of earlier versions describe more than one command."""
-    from perstack.core.permissions.command_patterns import read_command  # imported only for calls of programs
+    from perstack.core.permissions.command_patterns import parse_command  # imported only for calls of programs
 
     with suppress(ValueError):
-        if read_command(text).words is not None:
+        if parse_command(text).words is not None:
             return f"exactly this command: {text}"
     return f"a command that matches {text}, and no option that it does not name"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from perstack.config.resolved_settings import with_one_model
-from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
+from perstack.core.base.ids import By, Owner, check_job_id, event_id_of, one_plain_line, place_of
 from perstack.core.jobs.job_choice import check_query
 from perstack.core.jobs.removal import expired_jobs
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
@@ -367,7 +367,7 @@ class Jobs(JobReader):
                 job = await self.load(job_id)
                 async with setup.audit.anchored(job):
                     await self.runner.stop_remote(job)
-                    await self._close(job, by or this_user(), cleaned(reason))
+                    await self._close(job, by or this_user(), one_plain_line(reason))
             if job.coordinator.queued is not None:
                 await self.queue.withdraw(job_id)
 

@@ -25,7 +25,7 @@ from contextlib import aclosing
 from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, opener_of, seal
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, SealedLine, choose_opener, open_line, seal
 from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
 from perstack.errors import Damaged, NotFound, UsageError
@@ -70,9 +70,9 @@ async def read_intact(
         return await storage.read(ref, after=after, limit=count) if count > 0 else [], error
 
 
-def unseal_lines(lines: Sequence[bytes]) -> Iterator[tuple[Sealed, Head]]:
+def unseal_lines(lines: Sequence[bytes]) -> Iterator[tuple[SealedLine, Head]]:
     """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid one."""
-    head, open_next = EMPTY_LOG, opener_of(lines)
+    head, open_next = EMPTY_LOG, choose_opener(lines)
     for line in lines:
         sealed, head = open_next(head, line)
         yield sealed, head
@@ -111,7 +111,7 @@ class LogFormat(Protocol[S, E]):
         """Return the name of the log in messages."""
         ...
 
-    async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
+    async def event(self, ref: RunRef, seq: int, sealed: SealedLine) -> E:
         """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         ...
 
@@ -243,7 +243,7 @@ class EventLog(Generic[S, E]):
         await self._storage.append(ref, start_head.seq, lines)
         return AppendedState(loaded.state, loaded.head, lines)
 
-    async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:
+    async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], SealedLine, S | None], None]) -> CheckedLog[S]:
         """Check each line of a log against the chain, and each event against those before it.
 
         `observe` gets each event that can be read, and the state after it; None once an event did not follow.

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from perstack.core.base.chain import Head, Sealed, open_line, read_remains
+from perstack.core.base.chain import Head, SealedLine, open_line, read_remains
 from perstack.core.base.ids import event_id_of
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.start import TooNew, upgrade
@@ -51,7 +51,7 @@ class RunLogFormat:
     def name(self, ref: RunRef) -> str:
         return ref.run_id
 
-    async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:
+    async def event(self, ref: RunRef, seq: int, sealed: SealedLine) -> StoredEvent:
         """Parse an event, upgraded to today's shape; a redacted one as the log's `redactEvent` leaves it.
 
         Raises UnknownEvent, and InvalidEvent if no `redactEvent` covers removed content, or if the event's ids name
@@ -60,12 +60,12 @@ class RunLogFormat:
         redacted_remains = read_remains(sealed.payload)
         if redacted_remains is None:
             return event_of(ref, seq, sealed.payload)
-        from perstack.core.runs.redacted_events import UnverifiedRedaction, stand_in  # few logs have one
+        from perstack.core.runs.redacted_events import UnverifiedRedaction, restore_event  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await read_intact(self._storage, ref))[0])
         try:
-            return stand_in(redacted_remains, sealed.digest, seq, self._redactions[ref])
+            return restore_event(redacted_remains, sealed.digest, seq, self._redactions[ref])
         except UnverifiedRedaction as error:
             raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 

@@ -9,7 +9,7 @@ from functools import wraps
 from inspect import Signature, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, TypeVar, cast
 
-from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
+from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, format_line, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encode_record
 from perstack.core.definitions.settings import Limits
@@ -355,7 +355,7 @@ class RunSession:
             raise self._failure
         batch = self._waiting
         lines = [
-            line_of(item.payload, item.digest, item.head.hash, len(batch) if index == 0 else 1)
+            format_line(item.payload, item.digest, item.head.hash, len(batch) if index == 0 else 1)
             for index, item in enumerate(batch)
         ]
         return batch, SealedBatch(lines, self._written, batch[-1].head)

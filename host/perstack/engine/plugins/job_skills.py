@@ -26,10 +26,10 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     Skill,
     ToolSpec,
+    declaration_problems,
     is_base_skill,
-    misdeclared,
     shared_definition,
-    with_base,
+    with_base_skill,
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
 from perstack.core.messages.tool_search import SEARCH_TOOL
@@ -207,7 +207,7 @@ class JobSkills:
         servers from now on. `recorded_definitions` are the definitions of tools that the Job was offered first. Raises
         SkillError if a skill has no plugin or a wrong definition, or is required and cannot be reached.
         """
-        definitions = with_base(expert.skills)
+        definitions = with_base_skill(expert.skills)
         self._vault = vault or self._vault
         played_toolsets = played_toolsets or {}
         connections = {
@@ -259,7 +259,9 @@ class JobSkills:
         self, expert: Expert, run_id: str, policy: SandboxPolicy | None, played_toolsets: Mapping[str, Toolset]
     ) -> None:
         """Close the skills that this Run alone has opened, except those of the Expert."""
-        kept_keys = {_sharing_key(skill, policy, played_toolsets.get(skill.name)) for skill in with_base(expert.skills)}
+        kept_keys = {
+            _sharing_key(skill, policy, played_toolsets.get(skill.name)) for skill in with_base_skill(expert.skills)
+        }
         for key, connection in tuple(self._connections.items()):
             if key not in kept_keys and run_id in connection.users:
                 await self._drop_user(key, run_id)
@@ -274,7 +276,7 @@ class JobSkills:
 
     async def open_sandboxed_base(self, expert: Expert, run_id: str, policy: SandboxPolicy) -> SkillSession:
         """Open the Expert's base skill for the whole Job, its programs in a sandbox. Raises SkillError, UsageError."""
-        definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
+        definition = next(skill for skill in with_base_skill(expert.skills) if is_base_skill(skill))
         connection = self._connection_for(definition, run_id, policy, None)
         connection.users.add(_WHOLE_JOB)
         connection.allow_start()
@@ -343,7 +345,7 @@ class JobSkills:
             for problem in unchecked_parts(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
         if connected.skill_session is not None:
-            for problem in misdeclared(connected.toolset.specs, definition):
+            for problem in declaration_problems(connected.toolset.specs, definition):
                 show(problem)
         return connected
 

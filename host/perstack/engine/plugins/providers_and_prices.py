@@ -17,7 +17,7 @@ from perstack.config.resolved_settings import (
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
+from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, split_full_name, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
 from perstack.core.runs.start import UNKNOWN
@@ -308,7 +308,7 @@ class ProviderPool:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
             try:
-                self.get(provider_setting(project, expert, parts_of(name)[0]))
+                self.get(provider_setting(project, expert, split_full_name(name)[0]))
             except MissingCredential as error:
                 if name not in self._reported_names:
                     self._reported_names.add(name)

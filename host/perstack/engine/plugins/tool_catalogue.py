@@ -35,7 +35,7 @@ from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import History, ToolCallPart
 from perstack.core.messages.tool_search import DEFAULT_RESULTS, SEARCH_TOOL, RevealedTools, divide, result_text, search
 from perstack.core.runs.context_window import PIN_TOOL, RECALL_TOOL
-from perstack.core.runs.request_digest import KeptTools, kept_tools
+from perstack.core.runs.request_digest import StoredTools, stored_tools
 from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.trust_checks import INSTRUCTIONS, JudgedTool
@@ -134,7 +134,7 @@ class Catalogue:
         """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((tool.spec, tool.may_wait) for tool in named_tools), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
-        self._kept_tools: KeptTools | None = None
+        self._kept_tools: StoredTools | None = None
         self._by_name = {tool.spec.name: tool for tool in named_tools}
         self._checkers: dict[str, Checker] = {}  # checkers of the tools that were called, by name
         if self._division.deferred:
@@ -164,7 +164,7 @@ class Catalogue:
             else self._division.shown
         )
 
-    def kept_tools(self, messages: History) -> KeptTools:
+    def stored_tools(self, messages: History) -> StoredTools:
         """Return `specs` in serialized form, cached until the tools change."""
         specs = self.specs(messages)
         if self._kept_tools is None or self._kept_tools.specs != specs:
@@ -346,11 +346,11 @@ def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
 
 
 # Jobs of one Expert have equal tools. Sharing these saves 15 KB for each of a thousand waiting Jobs.
-_KEPT_TOOLS: WeakValueDictionary[str, KeptTools] = WeakValueDictionary()
+_KEPT_TOOLS: WeakValueDictionary[str, StoredTools] = WeakValueDictionary()
 
 
-def _shared_kept_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
-    tools = kept_tools(specs)
+def _shared_kept_tools(specs: tuple[ToolSpec, ...]) -> StoredTools:
+    tools = stored_tools(specs)
     shared_tools = _KEPT_TOOLS.setdefault(tools.sha256, tools)
     return shared_tools if shared_tools == tools else tools
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from perstack.core.base.text import one_line
-from perstack.core.base.usage import Exceeded, Usage
-from perstack.core.definitions.models import parts_of
+from perstack.core.base.usage import BudgetRefusal, Usage
+from perstack.core.definitions.models import split_full_name
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.budget_ledger import Grant, is_uncharged
 from perstack.core.messages.adaptations import (
@@ -105,14 +105,14 @@ class Attempts:
         return replace(generation, usage=usage)
 
 
-async def reserve_or_stop(session: RunSession, reservation: Awaitable[Grant | Exceeded]) -> Grant | None:
+async def reserve_or_stop(session: RunSession, reservation: Awaitable[Grant | BudgetRefusal]) -> Grant | None:
     """Await a reservation. If the budget or an unknown price forbids it, record that and return None."""
     try:
         grant = await reservation
     except UnknownPrice as error:
         await record_failure(session, error_info(error))
         return None
-    if isinstance(grant, Exceeded):
+    if isinstance(grant, BudgetRefusal):
         session.add(budget_stop_event(grant, session.stamp))
         await session.flush()
         return None
@@ -220,7 +220,7 @@ async def open_endpoint(drive: JobDrive, session: RunSession) -> OpenProvider | 
 async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
     """Record the switch to the next model after this error. Return False if no other model may succeed."""
     next_name = next_model(session.run)
-    window = None if next_name is None else await prices.window(*parts_of(next_name))
+    window = None if next_name is None else await prices.window(*split_full_name(next_name))
     event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
     if event is None:
         return False
@@ -233,7 +233,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
     """Record the switch back to the primary model. Return False if it is active, or its pause is not over."""
     if not is_primary_due(session.run, session.clock.now()):
         return False
-    window = await prices.window(*parts_of(models_of(session.run.start)[0]))
+    window = await prices.window(*split_full_name(models_of(session.run.start)[0]))
     session.add(switch_back_event(session.run, session.stamp, window))
     return True
 

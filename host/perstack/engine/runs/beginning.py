@@ -22,7 +22,14 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
-from perstack.core.definitions.permissions import Approval, RuleSet, missing_from, not_in_force, read_rule, start_rules
+from perstack.core.definitions.permissions import (
+    Approval,
+    RuleSet,
+    missing_parent_rules,
+    parse_rule,
+    start_rules,
+    todays_missing_rules,
+)
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits, intern_record, with_shared_names
@@ -255,7 +262,7 @@ def _pins_for_rule(run: Run, rule: str) -> Definitions:
     from perstack.core.permissions.matching import is_about
     from perstack.core.permissions.policy_calls import PolicyCall
 
-    parsed_rule = read_rule(rule)
+    parsed_rule = parse_rule(rule)
     pins = {
         skill: {
             name: digest
@@ -337,8 +344,11 @@ def _exec_grant(
 def _stricter_rules_today(drive: JobDrive, run: Run, parent_rules: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     """Return the rules of today's definition and of the parent Run that a resumed Run does not have yet."""
     expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
-    new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
-    return (*new_rules, *missing_from((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening))
+    new_rules = todays_missing_rules(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
+    return (
+        *new_rules,
+        *missing_parent_rules((*run.permissions, *new_rules), parent_rules, drive.setup.overrides.widening),
+    )
 
 
 def _run_settings(setup: HostSetup, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:

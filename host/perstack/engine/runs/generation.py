@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.instruction import whole_instruction
-from perstack.core.definitions.tool_definitions import unrecorded
+from perstack.core.definitions.tool_definitions import unrecorded_definitions
 from perstack.core.jobs.budget_ledger import Grant, excess_over, is_reported
 from perstack.core.messages.adaptations import names_in, offered_tools
 from perstack.core.messages.messages import ExpertMessage, ProviderToolPart, ToolCallPart
@@ -37,7 +37,7 @@ from perstack.core.runs.events.generations import (
     may_continue,
 )
 from perstack.core.runs.facts import ErrorInfo, EventStamp
-from perstack.core.runs.request_digest import KeptTools, request_digest
+from perstack.core.runs.request_digest import StoredTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import GiveUp
 from perstack.core.runs.state import Phase, Run
 from perstack.engine.log.run_session import Emitter, RunSession
@@ -66,7 +66,7 @@ from perstack.system.user import notice
 async def generate(run_drive: RunDrive, command: Generate) -> None:
     """Call the model until it replies, or another attempt is useless, paused or over budget. Record each outcome."""
     session, drive, endpoint = run_drive.session, run_drive.drive, run_drive.endpoint
-    tools = run_drive.catalogue.kept_tools(session.run.messages)
+    tools = run_drive.catalogue.stored_tools(session.run.messages)
     await drive.blobs.keep(tools.sha256, tools.blob)
     expert = session.run.start.expert
     # most Experts have no provider tools, and rules are costly
@@ -235,7 +235,7 @@ def _drop_unoffered(generation: Generation, offer: ProviderToolOffer, run: Run) 
     return replace(generation, reply=ExpertMessage(contents=contents))
 
 
-async def _record_start(run_drive: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
+async def _record_start(run_drive: RunDrive, command: Generate, tools: StoredTools, offer: ProviderToolOffer) -> bool:
     """Reserve the cost of an attempt and write its `startGeneration`. Return False if the budget forbids it."""
     session, grant = run_drive.session, None
     settings = {**run_drive.endpoint.reply_settings, **offer.settings}
@@ -282,7 +282,7 @@ def _start_event(
         tools_digest=tools_digest,
         max_tokens=grant.max_tokens if grant is not None and lowers_limit else None,
         reserved=None if grant is None else grant.amount.as_charge(),
-        definitions=unrecorded(catalogue.definitions, run.definitions),
+        definitions=unrecorded_definitions(catalogue.definitions, run.definitions),
     )
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.records import JsonObject
-from perstack.core.base.usage import NO_AMOUNT, Amount, Charge, Exceeded, Usage
-from perstack.core.definitions.models import parts_of
+from perstack.core.base.usage import NO_AMOUNT, Amount, BudgetRefusal, Charge, Usage
+from perstack.core.definitions.models import split_full_name
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.budget_ledger import (
     ENDPOINT_OVERHEAD_TOKENS,
@@ -26,7 +26,7 @@ from perstack.core.jobs.budget_ledger import (
 from perstack.core.jobs.job import Job
 from perstack.core.messages.messages import Message, blobs_of
 from perstack.core.runs.context_window import window_of
-from perstack.core.runs.request_digest import KeptTools
+from perstack.core.runs.request_digest import StoredTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
@@ -99,16 +99,16 @@ class JobBudget:
         """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
         if self.ledger.needs_prices(run.id):
             for name in models_of(run.start):
-                await self._highest_cost(*parts_of(name), 1)
+                await self._highest_cost(*split_full_name(name), 1)
 
     async def reserve(
         self,
         run: Run,
-        tools: KeptTools,
+        tools: StoredTools,
         instruction: str,
         settings: JsonObject,
         provider_tools: Sequence[OfferedProviderTool] = (),
-    ) -> Grant | Exceeded:
+    ) -> Grant | BudgetRefusal:
         """Return the grant for the next generation; wait while others may release amounts. Raises UnknownPrice.
 
         Nothing is reserved yet: the caller must record the grant before anything else happens.
@@ -126,7 +126,7 @@ class JobBudget:
             fee = await self._prices.highest_fee(run.provider, run.model, provider_tools)
             bound = replace(bound, input_nano=bound.input_nano + fee)
         decision = await self._reserve_when_possible(run, bound)
-        if isinstance(decision, Exceeded) and run.id in self._unbounded:
+        if isinstance(decision, BudgetRefusal) and run.id in self._unbounded:
             notice(
                 f"{run.id}: the tokens of a document are not known before a model has read it, so the budget must have"
                 f" room for {input_tokens:,} tokens, the whole context"
@@ -135,7 +135,7 @@ class JobBudget:
 
     async def reserve_summary(
         self, run: Run, provider: str, model: str, sent_tokens: int, summary_tokens: int
-    ) -> Grant | Exceeded:
+    ) -> Grant | BudgetRefusal:
         """Reserve, as `reserve` does, a summary of a Run's history. Raises UnknownPrice."""
         input_tokens = sent_tokens + ENDPOINT_OVERHEAD_TOKENS
         bound = await self._bound_for_model(run, provider, model, input_tokens, summary_tokens, summary_tokens)
@@ -148,7 +148,7 @@ class JobBudget:
         messages: Sequence[Message],
         wanted_tokens: int | None,
         earlier_usage: tuple[Usage, Charge | None],
-    ) -> Grant | Exceeded:
+    ) -> Grant | BudgetRefusal:
         """Reserve, as `reserve` does, a generation that a tool asks for. Raises UnknownPrice.
 
         `earlier_usage`: usage of earlier generations of the call, which is not released while it waits.
@@ -168,7 +168,9 @@ class JobBudget:
         if self.ledger.release(key):
             self._notify()
 
-    async def _reserve_when_possible(self, run: Run, bound: Bound, used_amount: Amount = NO_AMOUNT) -> Grant | Exceeded:
+    async def _reserve_when_possible(
+        self, run: Run, bound: Bound, used_amount: Amount = NO_AMOUNT
+    ) -> Grant | BudgetRefusal:
         while True:
             await self._flush_releases_of_others(run.id)
             decision = self.ledger.reserve(run.id, bound, mine=used_amount)
@@ -185,7 +187,7 @@ class JobBudget:
                 if session is not None:
                     await session.flush()
 
-    async def _max_sent_tokens(self, run: Run, tools: KeptTools, instruction: str) -> int:
+    async def _max_sent_tokens(self, run: Run, tools: StoredTools, instruction: str) -> int:
         """Return the maximum tokens of a request: one per byte, or as the endpoint counted, plus media beyond that."""
         messages, counted, message_count = run.messages, run.context.counted, len(run.messages)
         size = messages.size(message_count)
@@ -261,7 +263,7 @@ class JobBudget:
         finally:
             del self._deadlines[run_id]
 
-    def expired_time_limit(self, run: Run) -> Exceeded | None:
+    def expired_time_limit(self, run: Run) -> BudgetRefusal | None:
         """Return the time limit that has expired for a cancelled Run; None if it is cancelled for another reason."""
         run_id: str | None = run.id
         while run_id is not None:

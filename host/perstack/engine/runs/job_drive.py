@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
-from perstack.core.definitions.skills import Skill, ToolSpec, shared_definition, with_tools
+from perstack.core.definitions.skills import Skill, ToolSpec, shared_definition, tool_skills
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
@@ -161,10 +161,10 @@ class JobDrive:
         A delegate that begins after a resume gets the definitions that the Job was offered before. Experts may have
         different skills of one name.
         """
-        skills = {skill.name: shared_definition(skill) for skill in with_tools(run.expert.skills)}
+        skills = {skill.name: shared_definition(skill) for skill in tool_skills(run.expert.skills)}
         definitions: Definitions = run.definitions
         for other_run in self.runs.values():
-            shared_names = {skill.name for skill in with_tools(other_run.expert.skills) if _is_among(skill, skills)}
+            shared_names = {skill.name for skill in tool_skills(other_run.expert.skills) if _is_among(skill, skills)}
             earlier_definitions = {
                 name: other_run.definitions[name] for name in shared_names & other_run.definitions.keys()
             }

@@ -17,7 +17,7 @@ from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
-from perstack.core.definitions.skills import with_tools
+from perstack.core.definitions.skills import tool_skills
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -91,7 +91,7 @@ def _openable_expert(drive: JobDrive, run: Run) -> Expert:
     expert, project = run.expert, drive.setup.project
     declared_expert = project.experts.get(run.start.expert_key)
     if run.expert_changes or declared_expert is None:
-        declared_skills = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
+        declared_skills = [skill for other in project.experts.values() for skill in tool_skills(other.skills)]
         equal_skills = {
             skill.name: skill for skill in reversed(declared_skills) if skill_without_secrets(skill) in expert.skills
         }
@@ -163,7 +163,7 @@ class _ExpertChanges:
         """Open an added skill. Raises SkillError if it cannot be reached."""
         drive = self._drive
         definition = next(
-            skill for skill in with_tools(_openable_expert(drive, changed_run).skills) if skill.name == name
+            skill for skill in tool_skills(_openable_expert(drive, changed_run).skills) if skill.name == name
         )
         played_toolset = played_skills(drive, changed_run).get(name)
         problem = await drive.skills.reach(definition, changed_run.id, changed_run.start.sandbox, played_toolset)

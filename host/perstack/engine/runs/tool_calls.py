@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
+from perstack.core.base.usage import NO_USAGE, BudgetRefusal, Charge, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
@@ -226,7 +226,7 @@ class Sampling:
         grant = await self._run_drive.budget.reserve_sample(
             self._run, input_bytes, sample_request.messages, sample_request.max_tokens, earlier_usage
         )
-        if isinstance(grant, Exceeded):
+        if isinstance(grant, BudgetRefusal):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
         return grant
 

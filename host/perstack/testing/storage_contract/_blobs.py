@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from perstack.core.base.chain import line_of, open_line, remove_payload
+from perstack.core.base.chain import format_line, open_line, remove_payload
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, in_loop, new_writer, wait_for
@@ -106,7 +106,7 @@ class RedactionContract(ContractBase):
         lines = await (await new_writer(storage)).append("a", "b")
         sealed = open_line(lines[0])
         other = remove_payload(lines[1], "noted", "job-1-1")
-        forged = line_of(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
+        forged = format_line(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
         for record in (other, forged, b"", lines[0]):
             with pytest.raises(Conflict):
                 await storage.redact(RUN, 1, record)

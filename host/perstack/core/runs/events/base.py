@@ -1,41 +1,21 @@
 """The base of the events that may follow `startRun`, and what their methods share."""
 
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple, cast, get_args
+from typing import NamedTuple, cast
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import IllegalEvent, Record, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
-from perstack.core.definitions.job_status import RunStatus
 from perstack.core.definitions.permissions import UNATTENDED
 from perstack.core.messages.messages import ToolMessage, ToolResultPart
 from perstack.core.messages.standing import Saying, with_place
-from perstack.core.runs.commands import Call, Command, RunTools, words_of
+from perstack.core.runs.commands import Call, Command, RunTools, command_phrase
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
 from perstack.core.runs.state import Phase, Run
-from perstack.dataclass import dataclass, replace
-
-# The state machine. docs/architecture.md shows the transitions as a table, and a test compares them.
-
-READY, GENERATING, REPLIED, CALLING, SETTLED = Phase
-ANY_PHASE = tuple(Phase)
-BEFORE_REPLY = (READY, GENERATING, SETTLED)
-RUNNING: frozenset[RunStatus] = frozenset(("running",))
-ANY_STATUS: frozenset[RunStatus] = frozenset(get_args(RunStatus))
-OPEN: frozenset[RunStatus] = ANY_STATUS - {"completed"}
-
-
-@dataclass(frozen=True, slots=True)
-class RunTransition:
-    """Phases and statuses that one type of event may follow, and the ones that it leads to."""
-
-    phases: tuple[Phase, ...]  # no set, because hashing an enum member is slow
-    statuses: frozenset[RunStatus]
-    to_phases: tuple[Phase, ...] = ()  # empty if unchanged; a `to_status` of None leaves the status
-    to_status: RunStatus | None = None
+from perstack.dataclass import replace
 
 
 class Repetition(NamedTuple):  # no dataclass: several are made for each event that is read
@@ -74,12 +54,7 @@ def is_emptied(value: object) -> bool:
 
 
 class LaterEvent(RunEvent):
-    """An event after `startRun`: where it may follow, how it changes the Run, and how a replay judges it."""
-
-    follows: ClassVar[RunTransition]
-    is_of_person: ClassVar[bool] = False  # True: a person did it, not the Run, so it may follow in a closed Run too
-    # True: the time since the event before is not counted as work, because no process may have driven the Run
-    ends_pause: ClassVar[bool] = False
+    """An event after `startRun`: how it changes the Run, and how a replay judges it. `evolve.py` has its transition."""
 
     def fold(self, run: Run) -> Run:
         """Return the Run after this event, apart from its status. Raises IllegalEvent if its content cannot follow."""
@@ -104,7 +79,7 @@ def unexpected_event(event: RunEvent, run: Run, command: Command | None) -> str:
     """Return the difference of an event of another type than the command leads to."""
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
-    return f"{event.type}, where the loop would {words_of(command)}"
+    return f"{event.type}, where the loop would {command_phrase(command)}"
 
 
 def difference_of(expected: object, actual: object, name: str) -> str | None:

@@ -9,15 +9,12 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, Text, falsy
-from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange
 from perstack.core.runs.events.base import (
-    CALLING,
     LaterEvent,
     Repetition,
-    RunTransition,
     difference_of,
     is_emptied,
     open_call,
@@ -32,7 +29,6 @@ from perstack.dataclass import replace
 class ChangeCall(LaterEvent):
     """A person's approval of a call with other arguments than it was asked with."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["changeCall"] = "changeCall"
     tool_call_id: str
     call_digest: str  # digest of the call as it was asked
@@ -72,7 +68,6 @@ class DecideChangedCall(LaterEvent):
     With a `problem` the change is dropped, and the person is asked about the original call again.
     """
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["decideChangedCall"] = "decideChangedCall"
     tool_call_id: str
     problem: Text = Field(default="", exclude_if=falsy)

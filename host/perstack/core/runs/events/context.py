@@ -24,12 +24,7 @@ from perstack.core.messages.tool_search import names_in
 from perstack.core.runs.commands import Command, Compact, Shrink
 from perstack.core.runs.context_window import short_text
 from perstack.core.runs.events.base import (
-    BEFORE_REPLY,
-    GENERATING,
-    READY,
-    RUNNING,
     LaterEvent,
-    RunTransition,
     add_spending,
     difference_of,
     unexpected_event,
@@ -44,7 +39,6 @@ from perstack.dataclass import replace
 class ShrinkResults(LaterEvent):
     """The shortening of old results of read-only tools: from now on the model sees only their beginning and end."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING)
     type: Literal["shrinkResults"] = "shrinkResults"
     results: tuple[ShrunkResult, ...]
     head: int  # characters kept of the beginning of each result; `tail`: of its end
@@ -100,7 +94,6 @@ def _places(run: Run) -> list[str]:
 class StartCompaction(LaterEvent):
     """A summary of a part of the history, from message `first` through `through` (event ids), is requested."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING)
     is_progress = False
     type: Literal["startCompaction"] = "startCompaction"
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
@@ -127,7 +120,6 @@ class StartCompaction(LaterEvent):
 class CompactHistory(LaterEvent):
     """A text that replaces the history from message `first` through `through` (event ids). The log keeps all."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING)
     type: Literal["compactHistory"] = "compactHistory"
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
     through: str
@@ -195,7 +187,6 @@ class CompactHistory(LaterEvent):
 class TellRun(LaterEvent):
     """A text that a person posted to a Run: a message to its model before the next generation, kept word for word."""
 
-    follows = RunTransition((READY, GENERATING), RUNNING)
     is_decided = False
     type: Literal["tellRun"] = "tellRun"
     posted: str  # id of the text while it waited; each is taken once
@@ -218,7 +209,6 @@ class TellRun(LaterEvent):
 class DropText(LaterEvent):
     """A person's removal of an earlier text of people: it is not sent to the model again."""
 
-    follows = RunTransition((READY, GENERATING), RUNNING)
     is_decided = False
     type: Literal["dropText"] = "dropText"
     posted: str  # id of the removal while it waited; each is taken once

@@ -11,19 +11,12 @@ from perstack.core.base.records import EMPTIED, Record, Text, falsy
 from perstack.core.base.text import count
 from perstack.core.runs.commands import Command, Snapshot
 from perstack.core.runs.events.base import (
-    ANY_PHASE,
-    ANY_STATUS,
-    CALLING,
-    READY,
-    RUNNING,
-    SETTLED,
     LaterEvent,
     Repetition,
-    RunTransition,
     unexpected_event,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.core.runs.state import Run, may_have_unrecorded_changes
 from perstack.dataclass import replace
 
 SkipReason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
@@ -44,7 +37,6 @@ class NotRecorded(Record):
 class RecordSnapshot(LaterEvent):
     """A snapshot of the workspace, at the start and after calls that may change files; its blobs are on disk before."""
 
-    follows = RunTransition((READY, CALLING, SETTLED), RUNNING)
     is_progress = False
     type: Literal["recordSnapshot"] = "recordSnapshot"
     tree: str | None = None  # digest of the tree, a blob of the Job; None if it failed, see `problem`
@@ -75,7 +67,7 @@ class RecordSnapshot(LaterEvent):
 
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Compare `base` with the previous snapshot. A worker that exits during calls records a snapshot, too."""
-        if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded(run)):
+        if command is None or not (isinstance(command, Snapshot) or may_have_unrecorded_changes(run)):
             return unexpected_event(self, run, command)
         return None if self.base in (None, run.snapshot) else "recordSnapshot whose `base` is not the last snapshot"
 
@@ -93,8 +85,6 @@ class RecordSnapshot(LaterEvent):
 class StartRewind(LaterEvent):
     """The intent to restore files of the workspace. It is on disk before any file is touched."""
 
-    follows = RunTransition(ANY_PHASE, ANY_STATUS)
-    is_of_person = True
     is_decided = False
     is_progress = False
     type: Literal["startRewind"] = "startRewind"
@@ -121,8 +111,6 @@ class StartRewind(LaterEvent):
 class FinishRewind(LaterEvent):
     """The completion of a rewind. If it is missing after `startRewind`, nothing was changed."""
 
-    follows = RunTransition(ANY_PHASE, ANY_STATUS)
-    is_of_person = True
     is_decided = False
     is_progress = False
     type: Literal["finishRewind"] = "finishRewind"

@@ -13,7 +13,6 @@ from typing_extensions import override
 from perstack.core.base.records import EMPTIED, TEXT, IllegalEvent, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
-from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.tool_definitions import merged_definitions
 from perstack.core.messages.adaptations import Adaptations, in_words, new_adaptations, problem_of
 from perstack.core.messages.messages import (
@@ -29,17 +28,8 @@ from perstack.core.messages.messages import (
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context_window import context_after_generation, context_of_request, is_inferred
 from perstack.core.runs.events.base import (
-    ANY_PHASE,
-    BEFORE_REPLY,
-    CALLING,
-    GENERATING,
-    READY,
-    REPLIED,
-    RUNNING,
-    SETTLED,
     LaterEvent,
     Repetition,
-    RunTransition,
     add_spending,
     difference_of,
     open_call,
@@ -65,7 +55,6 @@ from perstack.dataclass import replace
 class StartGeneration(LaterEvent):
     """The start of a call of the model."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING, (GENERATING,))
     is_progress = False
     is_quiet = True
     type: Literal["startGeneration"] = "startGeneration"
@@ -92,7 +81,6 @@ class StartGeneration(LaterEvent):
         return replace(
             run,
             spending=run.spending.reserve(self.reserved),
-            phase=Phase.GENERATING,
             step=self.step_number,
             is_final_generation=self.final,
             guidance=run.guidance if self.guidance is None else self.guidance,
@@ -122,7 +110,6 @@ class StartGeneration(LaterEvent):
 class FinishGeneration(LaterEvent):
     """A reply of the model."""
 
-    follows = RunTransition((GENERATING,), RUNNING, (GENERATING, REPLIED, SETTLED))
     type: Literal["finishGeneration"] = "finishGeneration"
     usage: Usage
     reply: tuple[ReplyPart, ...]  # text, thinking, tool calls and provider tools, in the model's order
@@ -290,7 +277,6 @@ def _generation_difference(event: LaterEvent, run: Run, command: Command | None)
 class Retry(LaterEvent):
     """A failed generation that is tried again."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING)
     is_progress = False
     type: Literal["retry"] = "retry"
     error: ErrorInfo
@@ -334,7 +320,6 @@ class Retry(LaterEvent):
 class AdaptRequest(LaterEvent):
     """A lasting change of the requests to one model that its endpoint needs: parts in another form, or left out."""
 
-    follows = RunTransition((READY, GENERATING, CALLING, SETTLED), ACTIVE)
     is_progress = False
     type: Literal["adaptRequest"] = "adaptRequest"
     model: str  # the model whose endpoint needs it, as `provider/model`
@@ -398,7 +383,6 @@ class AdaptRequest(LaterEvent):
 class SwitchModel(LaterEvent):
     """A switch to the next fallback model, or back to the primary one."""
 
-    follows = RunTransition(ANY_PHASE, RUNNING)
     is_progress = False
     reasons: ClassVar[dict[SwitchReason, str]] = {
         "overloaded": "overloaded",
@@ -470,7 +454,6 @@ class SwitchModel(LaterEvent):
 class FinishStep(LaterEvent):
     """The end of a step, which makes a checkpoint."""
 
-    follows = RunTransition((SETTLED,), RUNNING, (READY,))
     original_types = ("continueToNextStep",)
     type: Literal["finishStep"] = "finishStep"
     checkpoint_id: str
@@ -481,7 +464,7 @@ class FinishStep(LaterEvent):
         yield Repetition("the usage", self.usage, run.spending.step_usage)
 
     def fold(self, run: Run) -> Run:
-        return replace(run, phase=Phase.READY, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
+        return replace(run, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:

@@ -10,22 +10,14 @@ from typing_extensions import override
 from perstack.core.base.ids import By, event_id_of, is_digest
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
-from perstack.core.base.usage import BudgetName, Exceeded, Usage
-from perstack.core.definitions.job_status import ACTIVE
+from perstack.core.base.usage import BudgetName, BudgetRefusal, Usage
 from perstack.core.definitions.permissions import RuleSets, Widening, apply_widening_to_all
 from perstack.core.definitions.settings import Limits
 from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.commands import Command, EndRun, JudgeResult
 from perstack.core.runs.events.base import (
-    ANY_PHASE,
-    ANY_STATUS,
-    CALLING,
-    OPEN,
-    READY,
-    RUNNING,
     LaterEvent,
     Repetition,
-    RunTransition,
     difference_of,
     is_emptied,
     settle_reservation,
@@ -44,8 +36,6 @@ ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "cr
 class ResumeRun(LaterEvent):
     """The resumption of a stopped or interrupted Run."""
 
-    follows = RunTransition(ANY_PHASE, OPEN, to_status="running")
-    ends_pause = True
     is_progress = False
     reasons: ClassVar[dict[ResumeReason, str]] = {
         "answer": "with an answer",
@@ -144,7 +134,6 @@ class ResumeRun(LaterEvent):
 class WidenPermissions(LaterEvent):
     """A person's override of the rules in force, which may allow what was not allowed before."""
 
-    follows = RunTransition(ANY_PHASE, RUNNING)
     is_decided = False
     is_progress = False
     type: Literal["widenPermissions"] = "widenPermissions"
@@ -165,7 +154,6 @@ class WidenPermissions(LaterEvent):
 class RejectResult(LaterEvent):
     """A result that does not fit the requested schema. The model sees the problem, and may try once more."""
 
-    follows = RunTransition((READY,), RUNNING)
     type: Literal["rejectResult"] = "rejectResult"
     problem: Text
     text: Text
@@ -198,7 +186,6 @@ class RejectResult(LaterEvent):
 class FinishRun(LaterEvent):
     """The completion of a Run."""
 
-    follows = RunTransition((READY,), RUNNING, to_status="completed")
     original_types = ("completeRun",)
     type: Literal["finishRun"] = "finishRun"
     checkpoint_id: str
@@ -240,7 +227,6 @@ class FinishRun(LaterEvent):
 class ErrorRun(LaterEvent):
     """The failure of a Run; it can be resumed."""
 
-    follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByError")
     is_decided = False
     original_types = ("stopRunByError",)
     type: Literal["errorRun"] = "errorRun"
@@ -260,7 +246,6 @@ class ErrorRun(LaterEvent):
 class StopRunByExceededMaxSteps(LaterEvent):
     """The stop of a Run whose Job has used all of its steps; it continues with a higher limit."""
 
-    follows = RunTransition((READY, CALLING), ACTIVE, to_status="stoppedByMaxSteps")
     is_decided = False
     type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
     checkpoint_id: str
@@ -280,7 +265,6 @@ class StopRunByExceededMaxSteps(LaterEvent):
 class StopRunByExceededBudget(LaterEvent):
     """The stop of a Run whose next call could exceed a budget; it continues with a higher one."""
 
-    follows = RunTransition(ANY_PHASE, ACTIVE, to_status="stoppedByBudget")
     is_decided = False
     original_types = ("stopRunByExceededMaxSteps",)
     type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
@@ -292,9 +276,9 @@ class StopRunByExceededBudget(LaterEvent):
     needed: float
 
     @property
-    def exceeded(self) -> Exceeded:
+    def exceeded(self) -> BudgetRefusal:
         """The refusal of the next call."""
-        return Exceeded(self.budget, self.expert, self.limit, self.spent, self.needed)
+        return BudgetRefusal(self.budget, self.expert, self.limit, self.spent, self.needed)
 
     @override
     def repetitions(self, run: Run) -> Iterator[Repetition]:
@@ -312,8 +296,6 @@ class StopRunByExceededBudget(LaterEvent):
 class StopRunByInterrupt(LaterEvent):
     """An interrupt of the Run; the current step was abandoned."""
 
-    # Earlier versions also recorded an interrupt of a Run that had just stopped for another reason.
-    follows = RunTransition(ANY_PHASE, OPEN, to_status="stoppedByInterrupt")
     is_decided = False
     is_progress = False
     original_types = ("stopRunByError",)
@@ -335,7 +317,6 @@ class StopRunByInterrupt(LaterEvent):
 class QueueRun(LaterEvent):
     """The queueing of a Run for a worker: a Coordinator's, or a delegate's that another worker may drive."""
 
-    follows = RunTransition(ANY_PHASE, frozenset(("running", "stoppedByInterrupt")), to_status="queued")
     is_decided = False
     is_progress = False
     type: Literal["queueRun"] = "queueRun"
@@ -374,8 +355,6 @@ class QueueFields(TypedDict):
 class CloseRun(LaterEvent):
     """The permanent close of a Run: it keeps its state, and nothing continues it."""
 
-    follows = RunTransition(ANY_PHASE, OPEN)
-    ends_pause = True
     is_decided = False
     type: Literal["closeRun"] = "closeRun"
     by: By
@@ -395,8 +374,6 @@ class CloseRun(LaterEvent):
 class RedactEvent(LaterEvent):
     """The permanent removal of the content of an earlier event, which this event replaces."""
 
-    follows = RunTransition(ANY_PHASE, ANY_STATUS)  # redacted content was folded at the position of its event
-    is_of_person = True
     is_decided = False
     is_progress = False
     type: Literal["redactEvent"] = "redactEvent"

@@ -8,12 +8,11 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, JsonObject, Redactable, Text, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.permissions import (
     DECISION_WORDS,
     STANDING_DECISIONS,
@@ -24,11 +23,8 @@ from perstack.core.definitions.permissions import (
 )
 from perstack.core.runs.commands import Ask, AskApproval, Call, Command, RunTools
 from perstack.core.runs.events.base import (
-    CALLING,
-    RUNNING,
     LaterEvent,
     Repetition,
-    RunTransition,
     add_spending,
     difference_of,
     is_emptied,
@@ -52,12 +48,11 @@ def _unknown_question(args: JsonObject) -> JsonObject:
 class CallInteractiveTool(LaterEvent):
     """A question to a person, by an interactive tool or by a tool that needs an answer to continue."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["callInteractiveTool"] = "callInteractiveTool"
     tool_call_id: str
     tool_name: str
     skill_name: str
-    args: Annotated[JsonObject, Written(_unknown_question)]
+    args: Annotated[JsonObject, Redactable(_unknown_question)]
     approval: bool = Field(default=False, exclude_if=falsy)  # True: it asks for approval, not for information
     settles: bool = Field(default=False, exclude_if=falsy)  # True: what became of a call that was interrupted is asked
     question: Question | None = None  # question of a tool that has been called, and is called again with the answer
@@ -135,7 +130,6 @@ class CallInteractiveTool(LaterEvent):
 class AnswerQuestion(LaterEvent):
     """A person's answer to a tool's question; the tool is called again."""
 
-    follows = RunTransition((CALLING,), RUNNING)
     type: Literal["answerQuestion"] = "answerQuestion"
     tool_call_id: str
     answer: Answer
@@ -171,7 +165,6 @@ class AnswerQuestion(LaterEvent):
 class SettleCall(LaterEvent):
     """A person's decision about a call that was interrupted before its result was recorded."""
 
-    follows = RunTransition((CALLING,), RUNNING)
     type: Literal["settleCall"] = "settleCall"
     tool_call_id: str
     settlement: Literal["done", "retry", "tell"]
@@ -208,7 +201,6 @@ def _with_call(run: Run, call: Call) -> Run:
 class RequestApproval(LaterEvent):
     """A request for a person's approval of a call, which a rule requires before the call runs."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["requestApproval"] = "requestApproval"
     tool_call_id: str
     tool_name: str
@@ -308,7 +300,6 @@ class RequestApproval(LaterEvent):
 class DecideApproval(LaterEvent):
     """The decision on a call that waits for approval, by a person or because nobody can be asked."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["decideApproval"] = "decideApproval"
     tool_call_id: str
     call_digest: str
@@ -360,7 +351,6 @@ def _approval_difference(event: RequestApproval | DecideApproval, run: Run, comm
 class StopRunByInteractiveTool(LaterEvent):
     """The stop of a Run that waits for a person's answer."""
 
-    follows = RunTransition((CALLING,), ACTIVE, to_status="stoppedByInteractiveTool")
     type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
     checkpoint_id: str
 

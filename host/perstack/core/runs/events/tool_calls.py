@@ -10,11 +10,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By, number_of_run
-from perstack.core.base.records import TEXT, IllegalEvent, Written, falsy
+from perstack.core.base.records import TEXT, IllegalEvent, Redactable, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.expert_changes import ExpertChange
-from perstack.core.definitions.job_status import ACTIVE
 from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
 from perstack.core.messages.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.commands import (
@@ -31,13 +30,8 @@ from perstack.core.runs.commands import (
 )
 from perstack.core.runs.context_window import remember_called_tools
 from perstack.core.runs.events.base import (
-    CALLING,
-    REPLIED,
-    RUNNING,
-    SETTLED,
     LaterEvent,
     Repetition,
-    RunTransition,
     add_spending,
     difference_of,
     is_emptied,
@@ -61,15 +55,14 @@ from perstack.core.runs.facts import (
     todos_json,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
-from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.state import Phase, Run, completion_result, latest_reply, snapshot_due_after
+from perstack.core.runs.repeats import warning_after
+from perstack.core.runs.state import Run, completion_result, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
 
 class CallTools(LaterEvent):
     """The decision about each call of the reply. Synced before any call with a side effect starts."""
 
-    follows = RunTransition((REPLIED,), RUNNING, (CALLING,))
     type: Literal["callTools"] = "callTools"
     calls: tuple[DecidedCall, ...]
 
@@ -89,7 +82,6 @@ class CallTools(LaterEvent):
         counted = sum(decided.kind in COUNTED_CALLS for decided in self.calls)
         return replace(
             run,
-            phase=Phase.CALLING,
             spending=replace(run.spending, tool_calls=run.spending.tool_calls + counted),
             calls={decided.id: Call(parts[decided.id], decided) for decided in self.calls},
             is_tightened=False,
@@ -117,7 +109,6 @@ class CallTools(LaterEvent):
 class StartToolCall(LaterEvent):
     """The start of an approved call. On disk before the call starts, if it may have a side effect."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     is_progress = False
     type: Literal["startToolCall"] = "startToolCall"
     tool_call_id: str
@@ -141,7 +132,6 @@ class StartToolCall(LaterEvent):
 class StartSample(LaterEvent):
     """With a budget: a tool's request for a generation by the Run's model. On disk before the model is called."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     is_progress = False
     type: Literal["startSample"] = "startSample"
     tool_call_id: str
@@ -173,12 +163,11 @@ def _keep_own_warning(warning: str) -> str:
 class FinishToolCall(LaterEvent):
     """The one result of a call."""
 
-    follows = RunTransition((CALLING,), ACTIVE, (CALLING, SETTLED), "running")
     original_types = ("resolveToolResults", "finishAllToolCalls")
     type: Literal["finishToolCall"] = "finishToolCall"
     tool_call_id: str
     tool_name: str
-    contents: Annotated[tuple[ResultContent, ...], Written(_placeholder)]
+    contents: Annotated[tuple[ResultContent, ...], Redactable(_placeholder)]
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
@@ -186,7 +175,7 @@ class FinishToolCall(LaterEvent):
     usage: Usage | None = None  # usage of the generations that the tool itself requested
     assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
     by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
-    warning: Annotated[str | None, Written(_keep_own_warning)] = None
+    warning: Annotated[str | None, Redactable(_keep_own_warning)] = None
     secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
     change: ExpertChange | None = None  # what the call changed of the Run's own skills and delegates
 
@@ -212,7 +201,7 @@ class FinishToolCall(LaterEvent):
         )
 
     def _warning(self, run: Run) -> str | None:
-        return warning_with(run, self.tool_call_id, lambda: self._part(self.contents))
+        return warning_after(run, self.tool_call_id, lambda: self._part(self.contents))
 
     def with_warning(self, run: Run) -> "FinishToolCall":
         """Return the result with a warning to the model if it ends a step at half of the allowed repetitions."""
@@ -299,7 +288,6 @@ def _with_note(contents: tuple[ResultContent, ...], call: Call) -> tuple[ResultC
 class CallDelegate(LaterEvent):
     """The assignment of delegate Runs, with their ids, before they start."""
 
-    follows = RunTransition((CALLING,), ACTIVE)
     type: Literal["callDelegate"] = "callDelegate"
     delegates: tuple[Delegation, ...]
 
@@ -352,7 +340,6 @@ class CallDelegate(LaterEvent):
 class StopRunByDelegate(LaterEvent):
     """The stop of a Run that waits for its delegates."""
 
-    follows = RunTransition((CALLING,), ACTIVE, to_status="stoppedByDelegate")
     is_quiet = True
     type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
     checkpoint_id: str
@@ -369,7 +356,6 @@ class StopRunByDelegate(LaterEvent):
 class AttemptCompletion(LaterEvent):
     """The model's statement that it is done. It is rejected while todos remain."""
 
-    follows = RunTransition((CALLING,), RUNNING, (CALLING, SETTLED))
     type: Literal["attemptCompletion"] = "attemptCompletion"
     tool_call_id: str
     remaining_todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
