@@ -231,7 +231,7 @@ class Host:
     ) -> Host:
         """Create a Host from the given perstack.toml, or one found from the workspace upward.
 
-        Its `.env` files are read unless `env` is given. The state is beside a perstack.toml that was found, and in the
+        Its `.env` files are read unless `env` is given. The state is next to a perstack.toml that was found, and in the
         workspace for one that was given. Raises DefinitionError with every problem of the file, and UsageError without
         a file or its workspace.
         """
@@ -597,7 +597,7 @@ class Host:
             asked_question_id(options.get("question"), options.get("question_id")),
         )
         if changed is not None and text:
-            raise UsageError("`changed` is a whole answer: leave out the text")
+            raise UsageError("`changed` is a whole answer: give it without a text")
         streams = await self._settled_streams()
         continues_here = options.get("resume_from") is None and options.get("drive") is not False
         if streams is not None and question_id is not None and continues_here:

@@ -326,16 +326,12 @@ def _report_lines(
     if summary.text:
         yield f"answered:\n{_shorten(summary.text, _MAX_REPORT_CHARS)}"
     changed_names = [name for name, status in sorted(_file_stamps(copy).items()) if files_before.get(name) != status]
-    remaining_chars = _MAX_REPORT_CHARS
+    chars_left = _MAX_REPORT_CHARS
     for name in changed_names:
         path = copy / name
-        text = (
-            path.read_bytes()[:remaining_chars].decode("utf-8", "replace")
-            if remaining_chars > 0 and _is_plain(path)
-            else ""
-        )
-        remaining_chars -= len(text)
-        yield f"wrote {name}:\n{_shorten(text, remaining_chars)}" if text else f"wrote {name}"
+        text = path.read_bytes()[:chars_left].decode("utf-8", "replace") if chars_left > 0 and _is_plain(path) else ""
+        chars_left -= len(text)
+        yield f"wrote {name}:\n{_shorten(text, chars_left)}" if text else f"wrote {name}"
 
 
 def _is_plain(path: Path) -> bool:

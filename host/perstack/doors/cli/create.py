@@ -88,9 +88,7 @@ def create_command(
         job_id = await host.jobs.complete_id(job)
         summary = await host.job(job_id)
         if summary.expert_key != COORDINATOR:
-            raise UsageError(
-                f"Job {summary.id} was not begun by `perstack create`: continue it with `perstack resume {summary.id}`"
-            )
+            raise UsageError(f"Job {summary.id} was not begun by `perstack create`: use `perstack resume {summary.id}`")
         await lines.begin(host, job_id)
         return summary if summary.asking is not None else await host.resume(job_id, on_event=on_event)
 

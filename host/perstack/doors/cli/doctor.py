@@ -146,13 +146,7 @@ def _camel_case_keys(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _print_providers(states: Sequence[ProviderState]) -> None:
     rows = [
-        (
-            item.name,
-            item.default_model or "-",
-            *_model_cells(_default_model(item)),
-            f"{len(item.models) or '-'}",
-            _usage_text(item),
-        )
+        (item.name, item.default_model or "-", *_cells(_default_of(item)), f"{len(item.models) or '-'}", _usage(item))
         for item in states
     ]
     headings = ("provider", "default model", "context", "in", "out", "models", "here")
@@ -164,26 +158,26 @@ def _print_providers(states: Sequence[ProviderState]) -> None:
         print_err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 
-def _usage_text(state: ProviderState) -> str:
+def _usage(state: ProviderState) -> str:
     if not state.is_configured:
         return "not set up"
     use = "the default" if state.is_default else "ready"
     return f"{use}; {state.problem}" if state.problem else use
 
 
-def _default_model(state: ProviderState) -> OfferedModel:
+def _default_of(state: ProviderState) -> OfferedModel:
     return next((model for model in state.models if model.name == state.default_model), OfferedModel(""))
 
 
 def _print_models(state: ProviderState) -> None:
     if state.models:
-        rows = [(model.name, *_model_cells(model)) for model in state.models]
+        rows = [(model.name, *_cells(model)) for model in state.models]
         table(Screen.of_stdout(), ("model", "context", "in", "out"), rows, right=(1, 2, 3))
     else:
         print_out(f"{state.name} does not list its models: {state.problem or 'see the pages of the provider'}")
 
 
-def _model_cells(model: OfferedModel) -> tuple[str, str, str]:
+def _cells(model: OfferedModel) -> tuple[str, str, str]:
     window = "-" if model.context_window is None else f"{model.context_window:,}"
     return window, _price_text(model.input_price), _price_text(model.output_price)
 

@@ -51,17 +51,15 @@ async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSumm
     Without an answer, or after Ctrl-C, the question stays open.
     """
     summary = await drive(output)
-    while (question := summary.asking) is not None and can_ask(asks=output.may_ask):
+    while (asking := summary.asking) is not None and can_ask(asks=output.may_ask):
         output.pause()
         output.is_asking = True
-        answer = await ask_person(question, host, spending_line(summary))
+        answer = await ask_person(asking, host, spending_line(summary))
         output.is_asking = False
         if not answer:
             break
         try:
-            summary = await host.answer(
-                answer, question_id=question.id, by=this_user("cli"), drive=True, on_event=output
-            )
+            summary = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=output)
         except UsageError as error:
             print_err(error.text_for(cli_phrase))
         except Conflict as error:

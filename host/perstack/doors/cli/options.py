@@ -548,12 +548,8 @@ def _repeat_option_before_values(args: Sequence[str], params: Sequence[click.Par
             option = name
             index += 0 if separator else value_counts.get(name, 0)
         index += 1
-    inserted_options = dict(list(repeated_options.items())[: max(0, len(argument_indexes) - argument_count)])
-    return [
-        word
-        for index, arg in enumerate(args)
-        for word in ((inserted_options[index], arg) if index in inserted_options else (arg,))
-    ]
+    options = dict(list(repeated_options.items())[: max(0, len(argument_indexes) - argument_count)])
+    return [word for index, arg in enumerate(args) for word in ((options[index], arg) if index in options else (arg,))]
 
 
 def original_options(command: _F) -> _F:

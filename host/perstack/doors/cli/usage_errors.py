@@ -41,9 +41,7 @@ def _message_and_hint(error: click.ClickException, context: click.Context | None
     remedy = f"`{command} --help` says more"
     match error:
         case click.NoSuchOption():
-            return f"there is no option {error.option_name}", _suggest(
-                error.option_name, _option_names(context), command
-            )
+            return f"there is no option {error.option_name}", _suggest(error.option_name, _flags(context), command)
         case click.MissingParameter() if error.param is not None:
             return f"{error.param.make_metavar(_require_context(context)).strip('[]')} is missing", _usage_form(
                 context, remedy
@@ -76,7 +74,7 @@ def _suggest(name: str, names: list[str], command: str) -> str:
     return f"`{command} --help` lists them" if suggestion is None else f"did you mean {suggestion}?"
 
 
-def _option_names(context: click.Context | None) -> list[str]:
+def _flags(context: click.Context | None) -> list[str]:
     if context is None:
         return []
     parameters = context.command.get_params(context)

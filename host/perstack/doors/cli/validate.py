@@ -93,11 +93,9 @@ def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTool
         "The tools are sent with every request. `?`: known when the skill is started, as by `perstack tools EXPERT`."
     )
     experts = project.experts.items()
-    unrestricted_keys = [key for key, expert in experts if not any(map(is_base_skill, tool_skills(expert.skills)))]
-    if unrestricted_keys:
-        print_out(
-            f"note: {', '.join(unrestricted_keys)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}"
-        )
+    keys = [key for key, expert in experts if not any(map(is_base_skill, tool_skills(expert.skills)))]
+    if keys:
+        print_out(f"note: {', '.join(keys)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}")
 
 
 def _can_run(tools: OfferedTools) -> bool:
@@ -129,12 +127,7 @@ def _print_tools(tools_by_expert: Mapping[str, OfferedTools]) -> None:
             continue
         print_out()
         rows = [
-            (
-                skill,
-                str(len(specs)),
-                f"{_tokens(specs):,}" if not is_deferred else f"({_tokens(specs):,})",
-                names,
-            )
+            (skill, str(len(specs)), f"{_tokens(specs):,}" if not is_deferred else f"({_tokens(specs):,})", names)
             for (skill, is_deferred), specs in _group_by_skill(tools).items()
             if (names := ", ".join(spec.name for spec in specs))
         ]

@@ -23,7 +23,7 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         tally = self._tally
         yield from self._dispatcher_metrics()
-        yield _make_gauge("perstack_jobs_running", "Jobs that this worker drives now.", tally.running)
+        yield _gauge("perstack_jobs_running", "Jobs that this worker drives now.", tally.running)
         yield _counter("perstack_steps", "Steps that this worker has finished.", tally.steps)
         tokens = (((kind, model), count) for (kind, model), count in sorted(tally.tokens.items()))
         yield _counters("perstack_tokens", "Tokens by kind; each is counted in one kind.", ("kind", "model"), tokens)
@@ -35,15 +35,13 @@ class _Figures(Collector):
     def _dispatcher_metrics(self) -> Iterator[Metric]:
         """Yield the dispatcher's metrics, equal on every worker; only `up` if it does not answer."""
         load = self._load
-        yield _make_gauge(
-            "perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None
-        )
+        yield _gauge("perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None)
         if load is None:
             return
         oldest = 0.0 if load.oldest is None else max(0.0, (self._now - load.oldest) / 1000)
-        yield _make_gauge("perstack_jobs_queued", "Jobs that are due and wait for a worker.", load.queued)
-        yield _make_gauge("perstack_jobs_later", "Jobs that are not due yet.", load.later)
-        yield _make_gauge("perstack_jobs_oldest_seconds", "Seconds that the longest-waiting Job has waited.", oldest)
+        yield _gauge("perstack_jobs_queued", "Jobs that are due and wait for a worker.", load.queued)
+        yield _gauge("perstack_jobs_later", "Jobs that are not due yet.", load.later)
+        yield _gauge("perstack_jobs_oldest_seconds", "Seconds that the longest-waiting Job has waited.", oldest)
 
 
 def metrics_text(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
@@ -53,7 +51,7 @@ def metrics_text(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
     return generate_latest(registry)
 
 
-def _make_gauge(name: str, text: str, value: float) -> Metric:
+def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 

@@ -221,17 +221,15 @@ class JobActivity:
 
     def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
         activity = self._run(event.run_id, event.expert_key, event.timestamp)
-        step, began_ms = activity.step_began
-        took_ms = (
-            event.timestamp - began_ms if step == event.step_number and isinstance(event, events.FinishStep) else None
-        )
+        step, began = activity.step_began
+        took = event.timestamp - began if step == event.step_number and isinstance(event, events.FinishStep) else None
         if self._full or not isinstance(event, events.StopRunByDelegate):
             parts = {
                 call_id: call_activity.part
                 for call_id, call_activity in activity.calls.items()
                 if call_activity.part is not None
             }
-            for row in event.describe(EventContext(parts, minute, took_ms, self._full)):
+            for row in event.describe(EventContext(parts, minute, took, self._full)):
                 yield LogLine(event.timestamp, event.run_id, activity.label, event.step_number, row)
 
     def _follow(self, activity: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
@@ -282,12 +280,10 @@ class JobActivity:
                 self._add_usage(event.usage)
                 activity.set_activity("", now)
             case events.CallTools():
-                for decided_call in event.calls:
-                    activity.calls.setdefault(
-                        decided_call.id, CallActivity(decided_call.tool_name)
-                    ).kind = decided_call.kind
-                    if decided_call.kind == "tool" and not decided_call.asks:
-                        activity.begin_call(decided_call.id, now)
+                for decided in event.calls:
+                    activity.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
+                    if decided.kind == "tool" and not decided.asks:
+                        activity.begin_call(decided.id, now)
             case events.RequestApproval():
                 activity.hold_call(event.tool_call_id, event.rule)
             case events.DecideApproval() | events.ChangeCall():
@@ -301,10 +297,8 @@ class JobActivity:
                 for delegation in event.delegates:
                     delegate_activity = self._run(delegation.run_id, delegation.expert_key, now)
                     delegate_activity.is_delegate, delegate_activity.query = True, delegation.query
-                labels = ", ".join(
-                    run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates
-                )
-                activity.set_activity(f"waits for {labels}", now)
+                names = ", ".join(run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates)
+                activity.set_activity(f"waits for {names}", now)
             case events.CallInteractiveTool():
                 self._add_usage(event.usage)
                 activity.work.pop(event.tool_call_id, None)
@@ -313,13 +307,13 @@ class JobActivity:
                 activity.set_activity("", now)
             case events.FinishRun():
                 activity.ended = now
-                self._end_activity(activity, "completed", now)
+                self._close(activity, "completed", now)
             case events.ErrorRun():
-                self._end_activity(activity, "failed", now)
+                self._close(activity, "failed", now)
             case events.StopRunByInteractiveTool():
-                self._end_activity(activity, "asks", now)
+                self._close(activity, "asks", now)
             case events.StopRunByExceededMaxSteps() | events.StopRunByExceededBudget() | events.StopRunByInterrupt():
-                self._end_activity(activity, "stopped", now)
+                self._close(activity, "stopped", now)
             case (
                 events.QueueRun()
                 | events.CloseRun()
@@ -332,9 +326,7 @@ class JobActivity:
             case _:
                 pass
 
-    def _end_activity(
-        self, activity: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int
-    ) -> None:
+    def _close(self, activity: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int) -> None:
         activity.state = state
         activity.set_activity("", now)
         activity.stop_calls()

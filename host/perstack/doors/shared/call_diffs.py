@@ -51,11 +51,9 @@ def edit_from_args(tool_name: str, args: JsonObject, result: str | None = None) 
     if path is None or old is None or new is None or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return FileEdit()
     before, after = ([line.encode("utf-8", "surrogatepass") for line in text.split("\n")] for text in (old, new))
-    lines_above = 0 if result is None else _edited_line(result)
+    shift = 0 if result is None else _edited_line(result)
     hunks = line_diff(before, after, Effort(_MAX_STEPS)).hunks
-    return _as_diff(
-        _EDIT_ARGS, path, [hunk._replace(old=hunk.old + lines_above, new=hunk.new + lines_above) for hunk in hunks]
-    )
+    return _as_diff(_EDIT_ARGS, path, [hunk._replace(old=hunk.old + shift, new=hunk.new + shift) for hunk in hunks])
 
 
 def _edited_line(result: str) -> int:
@@ -108,8 +106,8 @@ def _diff_around_change(arguments: tuple[str, ...], path: str, data: bytes, chan
         stop = _line_end(data, stop)
     after = data[start : change.at] + change.new + data[end:stop]
     hunks = line_diff(split_lines(data[start:stop]), split_lines(after), Effort(_MAX_STEPS)).hunks
-    lines_above = data.count(b"\n", 0, start)
-    numbered_hunks = [hunk._replace(old=hunk.old + lines_above, new=hunk.new + lines_above) for hunk in hunks]
+    shift = data.count(b"\n", 0, start)
+    numbered_hunks = [hunk._replace(old=hunk.old + shift, new=hunk.new + shift) for hunk in hunks]
     edit = _as_diff(arguments, path, numbered_hunks)
     if not hunks:
         return edit._replace(note=f"{_display_name(path)} already has this text: nothing changes")

@@ -95,14 +95,12 @@ async def _read_approval(question: OpenQuestion, numbers: Mapping[int, str], *, 
                 return answer
 
 
-def _is_one_key(text: str, max_number: int) -> bool:
+def _is_one_key(text: str, last: int) -> bool:
     """Return whether the text is a whole answer without Enter: the key to edit, or a number that begins no larger one.
 
     A word is read up to Enter; otherwise its other letters would reach the shell after the Job.
     """
-    return text == _EDIT or (
-        text.isascii() and text.isdecimal() and 0 < int(text) <= max_number and int(text) * 10 > max_number
-    )
+    return text == _EDIT or (text.isascii() and text.isdecimal() and 0 < int(text) <= last and int(text) * 10 > last)
 
 
 def _parse_answer(typed: str, numbers: Mapping[int, str]) -> str:
@@ -120,10 +118,8 @@ def _print_answers(texts: Iterable[str], edit: str) -> None:
     width = Screen.of_stderr().width
     lines = [*((str(number), text) for number, text in enumerate(texts, 1)), *([(_EDIT, edit)] if edit else [])]
     for key, text in lines:
-        prefix = f"{key:>3} "
-        print_err(
-            fill(prefix + one_line(text), width, subsequent_indent=" " * len(prefix) + "| ", break_on_hyphens=False)
-        )
+        head = f"{key:>3} "
+        print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head) + "| ", break_on_hyphens=False))
 
 
 def _discard_typed() -> None:

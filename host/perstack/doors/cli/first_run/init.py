@@ -151,10 +151,8 @@ def _model_lines(states: Sequence[ProviderState], name: str | None, model: str |
     lines = model_lines(state.name, model_name)
     if name is not None or model is not None or state.default_model is None or not state.is_configured:
         return lines
-    commented_lines = lines.replace("\n", "\n# ")
-    return (
-        f"# The first provider that is set up is used, which is now {state.name}. To stay with it:\n# {commented_lines}"
-    )
+    comment = lines.replace("\n", "\n# ")
+    return f"# The first provider that is set up is used, which is now {state.name}. To stay with it:\n# {comment}"
 
 
 def _default_model(state: ProviderState) -> str | None:
