@@ -21,42 +21,42 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 _T = TypeVar("_T")
 
 
-class _Absent:
+class _FactoryMarker:
     """Default of a parameter whose field has a factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-# values of a class until its `__init__` is compiled, which takes as long as setting the fields of twenty
+# number of values of a class before its `__init__` is compiled, which costs as much as setting twenty values' fields
 _VALUES_BEFORE_COMPILING = 2
 
 
-class _Init:
+class _LazyInit:
     """Placeholder for the `__init__` of a class: it sets the fields of the first values, then compiles the method."""
 
     def __init__(self, cls: type, *, frozen: bool) -> None:
-        """Compile for the class `made` later."""
+        """Prepare the method of this class."""
         self._cls = cls
         self._frozen = frozen
         self._uses = 0
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
-        """Return what sets the fields of one of the first values, or compile `__init__` and put it into the class."""
+        """Return a function that sets the fields of one of the first values; later compile `__init__` for the class."""
         self._uses += 1
         if instance is not None and self._uses <= _VALUES_BEFORE_COMPILING:
-            return partial(self._set, instance)
+            return partial(self._set_fields, instance)
         compiled = _compile_init(self._cls, frozen=self._frozen)
         type.__setattr__(self._cls, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
 
-    def _set(self, instance: object, *args: object, **kwargs: object) -> None:
+    def _set_fields(self, instance: object, *args: object, **kwargs: object) -> None:
         cls_fields = fields(self._cls)
         positional = [field.name for field in cls_fields if field.init and not field.kw_only]
         arguments = {**kwargs, **dict(zip(positional, args, strict=False))}
         are_distinct = len(arguments) == len(kwargs) + len(args)
         values = {
-            field.name: arguments.pop(field.name) if field.init and field.name in arguments else _default(field)
+            field.name: arguments.pop(field.name) if field.init and field.name in arguments else _default_value(field)
             for field in cls_fields
         }
         if arguments or not are_distinct or any(field.init and values[field.name] is MISSING for field in cls_fields):
@@ -68,15 +68,15 @@ class _Init:
             cast("Any", instance).__post_init__()
 
 
-def _default(field: Field[Any]) -> object:
+def _default_value(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
-    namespace: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
+    namespace: dict[str, object] = {"put_in": object.__setattr__, "absent": _FactoryMarker()}
     required, keyword_only, body = ["self"], list[str](), list[str]()
     for field in fields(cls):
-        parameter, value = _parameter(field, namespace)
+        parameter, value = _parameter_source(field, namespace)
         if field.init:
             (keyword_only if field.kw_only else required).append(parameter)
         if value:
@@ -86,15 +86,15 @@ def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
     parameters = ", ".join([*required, *(["*", *keyword_only] if keyword_only else [])])
     lines = "\n  ".join(body or ["pass"])
     source = f"def create({', '.join(namespace)}):\n def __init__({parameters}):\n  {lines}\n return __init__"
-    space: dict[str, Any] = {}
-    exec(source, vars(sys.modules[cls.__module__]), space)  # noqa: S102 - made of names of fields alone
-    compiled = cast("Callable[..., None]", space["create"](**namespace))
+    scope: dict[str, Any] = {}
+    exec(source, vars(sys.modules[cls.__module__]), scope)  # noqa: S102 - made of names of fields alone
+    compiled = cast("Callable[..., None]", scope["create"](**namespace))
     compiled.__qualname__ = f"{cls.__qualname__}.__init__"
     compiled.__annotations__ = {**{field.name: field.type for field in fields(cls) if field.init}, "return": None}
     return compiled
 
 
-def _parameter(field: Field[Any], namespace: dict[str, object]) -> tuple[str, str]:
+def _parameter_source(field: Field[Any], namespace: dict[str, object]) -> tuple[str, str]:
     """Return the source of a field's parameter, and the value to set the field to; "" if a method sets it."""
     if field.default is not MISSING:
         namespace[f"default_{field.name}"] = field.default
@@ -106,23 +106,24 @@ def _parameter(field: Field[Any], namespace: dict[str, object]) -> tuple[str, st
     return f"{field.name}=absent", f"{call} if {field.name} is absent else {field.name}" if field.init else call
 
 
-_COMPARED: dict[type, Callable[[object], object]] = {}
+_COMPARISON_KEYS: dict[type, Callable[[object], object]] = {}
 
 
-def _compared(value: object) -> object:
+def _comparison_key(value: object) -> object:
+    """Return the value's fields that are compared, by a getter that is made once for each class."""
     kind = type(value)
-    if kind not in _COMPARED:
+    if kind not in _COMPARISON_KEYS:
         names = [field.name for field in fields(cast("Any", kind)) if field.compare]
-        _COMPARED[kind] = attrgetter(*names) if names else lambda value: ()
-    return _COMPARED[kind](value)
+        _COMPARISON_KEYS[kind] = attrgetter(*names) if names else lambda value: ()
+    return _COMPARISON_KEYS[kind](value)
 
 
 def _eq(self: object, other: object) -> object:
-    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
+    return _comparison_key(self) == _comparison_key(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: object) -> int:
-    return hash(_compared(self))
+    return hash(_comparison_key(self))
 
 
 @recursive_repr("...")
@@ -163,15 +164,15 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     """
     key = "__dataclass_params__"
     base_params = [vars(base)[key] for base in cls.__mro__[1:] if key in vars(base)]
-    frozen = [params for params in base_params if params.frozen]
-    if frozen and not to_be_frozen:
+    frozen_params = [params for params in base_params if params.frozen]
+    if frozen_params and not to_be_frozen:
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
-    for params in frozen:
+    for params in frozen_params:
         params.frozen = False
     try:
         yield
     finally:
-        for params in frozen:
+        for params in frozen_params:
             params.frozen = True
 
 
@@ -188,7 +189,7 @@ def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> t
         new_class = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     vars(new_class)["__dataclass_params__"].frozen = frozen
     if "__init__" not in own_names:
-        setattr(new_class, "__init__", _Init(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method
+        setattr(new_class, "__init__", _LazyInit(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method
     return new_class
 
 
@@ -198,7 +199,7 @@ if TYPE_CHECKING:  # type checkers know only the standard library's
 else:
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False):
-        """Do what the standard library does, without order, InitVar and `frozen` in subclasses."""
+        """Return the class, or a decorator, as the standard library does, without `order` and InitVar."""
 
         def make(cls):
             return _make_class(cls, frozen=frozen, slots=slots, kw_only=kw_only)

@@ -119,9 +119,9 @@ def verify_rows(rows: Sequence[tuple[int, bytes | str]], after: int, log_name: s
 def checked_blob(data: bytes | None, job_id: str, sha256: str, location: str, medium: str) -> bytes:
     """Return a blob that was read. Raises NotFound for None, and StorageError if the content has another digest."""
     if data is None:
-        raise NotFound(f"job {job_id} has no blob {sha256}")
+        raise NotFound(f"Job {job_id} has no blob {sha256}")
     if new_sha256(data).hexdigest() != sha256:
-        raise StorageError(f"{location}: blob {sha256} of job {job_id} is damaged; put {medium} back from a copy")
+        raise StorageError(f"{location}: blob {sha256} of Job {job_id} is damaged; put {medium} back from a copy")
     return data
 
 
@@ -139,7 +139,7 @@ def damage_error(log_name: str, readable: int, reason: str, medium: str) -> Dama
 
 def job_exists(job_id: str) -> Conflict:
     """Return the error for a new Job whose id is taken."""
-    return Conflict(f"job {job_id} exists already: choose another id, or continue it")
+    return Conflict(f"Job {job_id} exists already: choose another id, or continue it")
 
 
 def no_job(job_id: str, location: object) -> NotFound:
@@ -149,7 +149,7 @@ def no_job(job_id: str, location: object) -> NotFound:
 
 def already_driven(job_id: str, holder: str) -> Conflict:
     """Return the error for a lease that another process holds."""
-    return Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
+    return Conflict(f"Job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
 def stale_writer(log_name: str, expected_seq: int, seq: int) -> Conflict:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.support.storage import already_driven, no_job
-from perstack.system.concurrency import end, shield_until_done
+from perstack.system.concurrency import cancel_and_wait, shield_until_done
 from perstack_postgres import statements
 from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
 from perstack_postgres.schema import key_of
@@ -187,7 +187,7 @@ class PostgresLeases:
 
     async def _stop_beating(self) -> None:
         beating, self._beating = self._beating, None
-        await end(beating)
+        await cancel_and_wait(beating)
 
     def _turn(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()
