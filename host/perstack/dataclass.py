@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 _T = TypeVar("_T")
 
 
-class _Absent:
+class _FactoryMarker:
     """Default of a parameter whose field has a factory."""
 
     def __repr__(self) -> str:
@@ -32,18 +32,18 @@ class _Absent:
 VALUES_BEFORE_COMPILING = 20
 
 
-class _Init:
+class _LazyInit:
     """Placeholder for the `__init__` of a class: it sets the fields of the first values, then compiles the method."""
 
     def __init__(self, cls: type, *, frozen: bool) -> None:
-        """Compile for the class `made` later."""
+        """Prepare the method of this class."""
         self._cls = cls
         self._frozen = frozen
         self._uses = 0
         self._parameters: _Parameters | None = None
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
-        """Return what sets the fields of one of the first values, or compile `__init__` and put it into the class."""
+        """Return a function that sets the fields of one of the first values; later compile `__init__` for the class."""
         self._uses += 1
         if instance is not None and self._uses <= VALUES_BEFORE_COMPILING:
             return partial(self._set, instance)
@@ -97,10 +97,10 @@ class _Parameters:
 
 
 def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
-    namespace: dict[str, object] = {"put_in": object.__setattr__, "absent": _Absent()}
+    namespace: dict[str, object] = {"put_in": object.__setattr__, "absent": _FactoryMarker()}
     required, keyword_only, body = ["self"], list[str](), list[str]()
     for field in fields(cls):
-        parameter, value = _parameter(field, namespace)
+        parameter, value = _parameter_source(field, namespace)
         if field.init:
             (keyword_only if field.kw_only else required).append(parameter)
         if value:
@@ -110,15 +110,15 @@ def _compile_init(cls: type, *, frozen: bool) -> Callable[..., None]:
     parameters = ", ".join([*required, *(["*", *keyword_only] if keyword_only else [])])
     lines = "\n  ".join(body or ["pass"])
     source = f"def create({', '.join(namespace)}):\n def __init__({parameters}):\n  {lines}\n return __init__"
-    space: dict[str, Any] = {}
-    exec(source, vars(sys.modules[cls.__module__]), space)  # noqa: S102 - made of names of fields alone
-    compiled = cast("Callable[..., None]", space["create"](**namespace))
+    scope: dict[str, Any] = {}
+    exec(source, vars(sys.modules[cls.__module__]), scope)  # noqa: S102 - made of names of fields alone
+    compiled = cast("Callable[..., None]", scope["create"](**namespace))
     compiled.__qualname__ = f"{cls.__qualname__}.__init__"
     compiled.__annotations__ = {**{field.name: field.type for field in fields(cls) if field.init}, "return": None}
     return compiled
 
 
-def _parameter(field: Field[Any], namespace: dict[str, object]) -> tuple[str, str]:
+def _parameter_source(field: Field[Any], namespace: dict[str, object]) -> tuple[str, str]:
     """Return the source of a field's parameter, and the value to set the field to; "" if a method sets it."""
     if field.default is not MISSING:
         namespace[f"default_{field.name}"] = field.default
@@ -130,23 +130,24 @@ def _parameter(field: Field[Any], namespace: dict[str, object]) -> tuple[str, st
     return f"{field.name}=absent", f"{call} if {field.name} is absent else {field.name}" if field.init else call
 
 
-_COMPARED: dict[type, Callable[[object], object]] = {}
+_COMPARISON_KEYS: dict[type, Callable[[object], object]] = {}
 
 
-def _compared(value: object) -> object:
+def _comparison_key(value: object) -> object:
+    """Return the value's fields that are compared, by a getter that is made once for each class."""
     kind = type(value)
-    if kind not in _COMPARED:
+    if kind not in _COMPARISON_KEYS:
         names = [field.name for field in fields(cast("Any", kind)) if field.compare]
-        _COMPARED[kind] = attrgetter(*names) if names else lambda value: ()
-    return _COMPARED[kind](value)
+        _COMPARISON_KEYS[kind] = attrgetter(*names) if names else lambda value: ()
+    return _COMPARISON_KEYS[kind](value)
 
 
 def _eq(self: object, other: object) -> object:
-    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
+    return _comparison_key(self) == _comparison_key(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: object) -> int:
-    return hash(_compared(self))
+    return hash(_comparison_key(self))
 
 
 @recursive_repr("...")
@@ -187,15 +188,15 @@ def _allow_frozen_bases(cls: type, *, to_be_frozen: bool) -> Generator[None]:
     """
     key = "__dataclass_params__"
     base_params = [vars(base)[key] for base in cls.__mro__[1:] if key in vars(base)]
-    frozen = [params for params in base_params if params.frozen]
-    if frozen and not to_be_frozen:
+    frozen_params = [params for params in base_params if params.frozen]
+    if frozen_params and not to_be_frozen:
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
-    for params in frozen:
+    for params in frozen_params:
         params.frozen = False
     try:
         yield
     finally:
-        for params in frozen:
+        for params in frozen_params:
             params.frozen = True
 
 
@@ -229,7 +230,7 @@ def _make_class(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> t
             field.type = texts[field.name]
     vars(new_class)["__dataclass_params__"].frozen = frozen
     if "__init__" not in own_names:
-        setattr(new_class, "__init__", _Init(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method
+        setattr(new_class, "__init__", _LazyInit(new_class, frozen=frozen))  # noqa: B010 - to checkers it is a method
     return new_class
 
 
@@ -239,7 +240,7 @@ if TYPE_CHECKING:  # type checkers know only the standard library's
 else:
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False):
-        """Do what the standard library does, without order, InitVar and `frozen` in subclasses."""
+        """Return the class, or a decorator, as the standard library does, without `order` and InitVar."""
 
         def make(cls):
             return _make_class(cls, frozen=frozen, slots=slots, kw_only=kw_only)

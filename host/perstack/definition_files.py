@@ -85,7 +85,7 @@ def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile
     definition = read_definition(path)
     if not definition.includes_outside:
         return definition
-    from perstack.trust.agreements import Agreement  # few definitions leave their folder
+    from perstack.trust.agreements import Agreement  # imported late: few definitions leave their folder
 
     project = Project(includes=tuple(definition.includes), path=str(path.absolute()))
     try:
@@ -117,8 +117,8 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
         raise DefinitionError(
             tuple(replace(problem, file="experts", line=None) for problem in error.problems)
         ) from None
-    whole = {key: _with_functions_of(by_key[key], expert) for key, expert in checked.experts.items()}
-    return checked.model_copy(update={"experts": whole, "path": None, "files": ()})
+    definition_file = {key: _with_functions_of(by_key[key], expert) for key, expert in checked.experts.items()}
+    return checked.model_copy(update={"experts": definition_file, "path": None, "files": ()})
 
 
 def _without_functions(expert: Expert) -> Expert:
@@ -141,15 +141,15 @@ def read_permissions(path: Path) -> Permissions:
     """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
     try:
         source = Source.of(path, _MAX_PERMISSIONS_BYTES)
-        raw = parse_toml(source.text)
+        table = parse_toml(source.text)
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if list(raw) != ["permissions"]:
+    if list(table) != ["permissions"]:
         raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
     problems: list[Problem] = []
-    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
+    permissions = read_table(Permissions, table["permissions"], ("permissions",), Reporter(source, problems))
     if problems or permissions is None:
         raise DefinitionError(tuple(problems))
     return permissions
@@ -169,15 +169,17 @@ def expert_of_file(setup: HostSetup, path: str, name: str) -> Expert:
     expert = loaded_project.experts.get(name)
     if expert is None:
         raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded_project.experts) or 'none'}")
-    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded_project, key)]
-    if unkept:
-        raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
+    restricting_keys = [key for key in _UNKEPT_KEYS if getattr(loaded_project, key)]
+    if restricting_keys:
+        raise SkillError(
+            f"{name} is not added: the top of {path} has {', '.join(restricting_keys)}: write it for the Expert"
+        )
     project = setup.project
     undeclared_phrases = setup.agreement.undeclared_effects(expert, loaded_project, setup.declared_project or project)
     if undeclared_phrases:
         # without the values: file tools do not read this file, and it may have secrets written out
-        words = f"{path} has what this project does not declare in these words: {', '.join(undeclared_phrases)}"
-        raise SkillError(f"{name} is not added: {words}")
+        reason = f"{path} has what this project does not declare in these words: {', '.join(undeclared_phrases)}"
+        raise SkillError(f"{name} is not added: {reason}")
     if expert.provider is not None and expert.provider == project.provider:
         expert = expert.model_copy(update={"provider": None})
     if expert.provider != without_secrets(expert).provider:

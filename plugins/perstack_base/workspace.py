@@ -39,7 +39,7 @@ from perstack.core.files.file_names import (
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.system.git_targets import git_targets, repositories_around
-from perstack.system.project_states import has_definition, holds_one, states_of
+from perstack.system.project_states import contains_any, has_definition, states_of
 from perstack.system.project_states import is_at_or_below as is_at_or_below_path
 from perstack_base.files import (
     Identity,
@@ -336,7 +336,7 @@ class OpenWorkspace:
         if not states:
             return False
         path = self._real_path(parts)
-        return is_at_or_below_path(path, states) or (whole and holds_one(path, states))
+        return is_at_or_below_path(path, states) or (whole and contains_any(path, states))
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
         """Return whether a call may use a protected path; with `is_on_the_way` also a path that leads to one."""

@@ -25,7 +25,7 @@ def expert(**fields):
 
 def model_of(settings):
     """The first model that is of the chosen provider."""
-    return next((one.models[0].name for one in settings.models if one.is_of_provider), None)
+    return next((one.models[0].name for one in settings.models if one.belongs_to_provider), None)
 
 
 def test_without_any_settings_the_defaults_hold():

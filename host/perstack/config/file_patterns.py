@@ -16,7 +16,7 @@ _WILDCARD = re.compile(r"[*?[]")
 
 
 class TooManyNames(ValueError):
-    """Error of a pattern that examines more names than any project has; the message is a predicate."""
+    """Error of a pattern that examines more names than any project has. Its message is a predicate."""
 
 
 class SearchBudget:
@@ -25,8 +25,8 @@ class SearchBudget:
     def __init__(self) -> None:
         self.remaining = MAX_EXAMINED_NAMES
 
-    def limit_of(self, parts: tuple[str, ...]) -> int:
-        """Return the limit of one pattern: a low one if it leads out of its folder, where a whole disk may be."""
+    def limit_for_pattern(self, parts: tuple[str, ...]) -> int:
+        """Return the limit for one pattern, a low one if it leads out of its folder, to a whole disk perhaps."""
         is_outside = parts[:1] == ("/",) or ".." in parts
         return min(self.remaining, MAX_EXAMINED_OUTSIDE) if is_outside else self.remaining
 
@@ -34,7 +34,7 @@ class SearchBudget:
 def matches(pattern: str, folder: Path, budget: SearchBudget | None = None) -> list[str]:
     """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooManyNames."""
     budget, parts = budget or SearchBudget(), PurePath(pattern).parts
-    search = _PatternSearch(folder, budget.limit_of(parts))
+    search = _PatternSearch(folder, budget.limit_for_pattern(parts))
     try:
         names = set(search.matches_below(_START_FOLDER, parts))
     finally:
@@ -43,6 +43,8 @@ def matches(pattern: str, folder: Path, budget: SearchBudget | None = None) -> l
 
 
 class _PatternSearch:
+    """Search for the files of one pattern, which counts the names that it examines."""
+
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._limit = limit
@@ -57,7 +59,7 @@ class _PatternSearch:
         if first == "**":
             yield from self.matches_below(subfolder, rest or ("*",))
             is_deep = subfolder.count(os.sep) >= MAX_FOLDER_DEPTH
-            for name, is_folder in () if is_deep else self._names(subfolder):
+            for name, is_folder in () if is_deep else self._list_names(subfolder):
                 if is_folder and not name.startswith("."):
                     yield from self.matches_below(os.path.join(subfolder, name), parts)  # noqa: PTH118 - seen from the folder
         elif _WILDCARD.search(first) is None:
@@ -66,7 +68,7 @@ class _PatternSearch:
                 yield from self.matches_below(path, rest)
         else:
             matches_part = re.compile(translate(first)).match
-            for name, is_folder in self._names(subfolder):
+            for name, is_folder in self._list_names(subfolder):
                 if (
                     matches_part(name)
                     and (first.startswith(".") or not name.startswith("."))
@@ -74,7 +76,8 @@ class _PatternSearch:
                 ):
                     yield from self.matches_below(os.path.join(subfolder, name), rest)  # noqa: PTH118
 
-    def _names(self, subfolder: str) -> list[tuple[str, bool]]:
+    def _list_names(self, subfolder: str) -> list[tuple[str, bool]]:
+        """Return the names in a folder, each with True for a folder. Raises TooManyNames."""
         names: list[tuple[str, bool]] = []
         try:
             with os.scandir(self._folder / subfolder) as entries:

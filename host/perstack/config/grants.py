@@ -31,7 +31,7 @@ from perstack.system.user import user_directory
 
 _MAX_BYTES = 1 << 20
 _MAX_GRANTS = 1_000
-_MAX_CONTENTS = 20  # maximum contents of one file that a grant keeps, the latest ones
+_MAX_CONTENTS = 20  # contents of one file that a grant keeps at most, the latest ones
 
 
 class ProjectGrant(Record):
@@ -46,19 +46,21 @@ class ProjectGrant(Record):
     files: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
 
     def holds_for(self, skill: str, tool: str, definition: str, *, is_locked: bool) -> bool:
-        """Return whether the grant was given for this definition of a tool; it is empty for tools of the host.
+        """Return whether the grant was given for this definition of a tool.
 
-        `is_locked`: perstack.lock has exactly this definition.
+        `definition`: its digest, empty for tools of the host. `is_locked`: perstack.lock has exactly this definition.
         """
-        pinned = self.pins.get(skill, {}).get(tool)
-        return not definition or (is_locked if pinned is None else pinned == definition)
+        pinned_digest = self.pins.get(skill, {}).get(tool)
+        return not definition or (is_locked if pinned_digest is None else pinned_digest == definition)
 
     def changed_files(self, contents: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the files that the rule names with contents that the grant was not given for."""
+        """Return the files whose present contents the grant was not given for."""
         return tuple(path for path, content in contents.items() if content not in self.files.get(path, ()))
 
 
 class _Grants(Record):
+    """Content of a file of grants."""
+
     folder: str
     grants: tuple[ProjectGrant, ...] = ()
 
@@ -67,12 +69,12 @@ class ProjectGrants:
     """Grants of the project in one folder: one file, readable only by the user."""
 
     def __init__(self, folder: Path, path: Path | None = None) -> None:
-        """`path`: the folder of the files of grants; None for the user's state directory. Reads nothing."""
+        """Read nothing yet. `path`: the folder with the files of grants; None for the user's state directory."""
         self._folder = str(folder)
         self._state_folder = path
 
     @classmethod
-    def place_of_user(cls, environ: Mapping[str, str] = os.environ) -> Path:
+    def user_folder(cls, environ: Mapping[str, str] = os.environ) -> Path:
         """Return the folder with the grants of all projects."""
         return user_directory("state", environ) / "grants"
 
@@ -101,34 +103,34 @@ class ProjectGrants:
     ) -> None:
         """Add a grant for tools with these definitions and files with these contents.
 
-        They are added to an earlier grant of an equal rule. Without `pins` a grant holds for tools of the host, and for
+        An earlier grant of an equal rule is extended. Without `pins` a grant holds for tools of the host, and for
         tools that perstack.lock has. Raises StorageError.
         """
 
-        def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
-            earlier = next((grant for grant in grants if grant.rule == rule), None)
-            if earlier is None and len(grants) >= _MAX_GRANTS:
+        def with_grant(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
+            earlier_grant = next((grant for grant in grants if grant.rule == rule), None)
+            if earlier_grant is None and len(grants) >= _MAX_GRANTS:
                 raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
-            all_pins = merged_definitions({} if earlier is None else earlier.pins, pins or {})
-            files = {} if earlier is None else dict(earlier.files)
+            all_pins = merged_definitions({} if earlier_grant is None else earlier_grant.pins, pins or {})
+            files = {} if earlier_grant is None else dict(earlier_grant.files)
             for path, content in (contents or {}).items():
                 files[path] = tuple(dict.fromkeys((*files.get(path, ()), content)))[-_MAX_CONTENTS:]
-            if earlier is not None and (all_pins, files) == (earlier.pins, earlier.files):
+            if earlier_grant is not None and (all_pins, files) == (earlier_grant.pins, earlier_grant.files):
                 return grants
-            new = {skill: dict(digests) for skill, digests in all_pins.items()}
-            grant = ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now(), pins=new, files=files)
-            return (*(other for other in grants if other is not earlier), grant)
+            new_pins = {skill: dict(digests) for skill, digests in all_pins.items()}
+            grant = ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now(), pins=new_pins, files=files)
+            return (*(other for other in grants if other is not earlier_grant), grant)
 
-        self._change(added)
+        self._change(with_grant)
 
     def revoke(self, is_revoked: Callable[[ProjectGrant], bool]) -> tuple[ProjectGrant, ...]:
         """Remove the grants for which `is_revoked` returns True, and return them. Raises StorageError."""
-        before = self._change(lambda grants: tuple(grant for grant in grants if not is_revoked(grant)))
-        return tuple(filter(is_revoked, before))
+        old_grants = self._change(lambda grants: tuple(grant for grant in grants if not is_revoked(grant)))
+        return tuple(filter(is_revoked, old_grants))
 
     @property
     def _path(self) -> Path:
-        folder = self._state_folder or self.place_of_user()
+        folder = self._state_folder or self.user_folder()
         return folder / f"{sha256(os.fsencode(self._folder)).hexdigest()}.json"
 
     def _change(
@@ -139,11 +141,11 @@ class ProjectGrants:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked_folder(path.parent) as folder:
-                before = self.all()
-                after = change(before)
-                if after != before:
-                    content = _Grants(folder=self._folder, grants=after).to_json()
+                old_grants = self.all()
+                new_grants = change(old_grants)
+                if new_grants != old_grants:
+                    content = _Grants(folder=self._folder, grants=new_grants).to_json()
                     replace_private_file(Path(path.name), content, folder)
         except OSError as error:
             raise StorageError(f"grants cannot be stored in {path.parent}: {error.strerror}") from error
-        return before
+        return old_grants

@@ -41,14 +41,14 @@ class ProjectPlace:
             )
         return self.config
 
-    def workspace(self, project: Project, named: str | Path = ".") -> Path:
+    def workspace(self, project: Project, named_folder: str | Path = ".") -> Path:
         """Return the absolute path of the workspace: the named one, the project's, or the current folder."""
-        return workspace_folder(project, named, self.folder)
+        return workspace_folder(project, named_folder, self.folder)
 
 
-def workspace_folder(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
-    """Return the absolute path of the named folder; for the default `.`, the project's own, or `folder`."""
-    return Path(named if str(named) != "." else project.folder or folder).resolve()
+def workspace_folder(project: Project, named_folder: str | Path, default_folder: str | Path = ".") -> Path:
+    """Return the absolute path of the named folder; for the default `.`, the project's own, or `default_folder`."""
+    return Path(named_folder if str(named_folder) != "." else project.folder or default_folder).resolve()
 
 
 def folder_contains(folder: Path, path: str) -> bool:
@@ -60,11 +60,11 @@ def folder_contains(folder: Path, path: str) -> bool:
     # a value that looks like an address may still be meant as a path: both must stay in the folder
     names = [path, rest] if is_address and scheme in _OWN_SCHEMES else [path]
     try:
-        real = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
+        real_names = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
     except (RuntimeError, ValueError):  # an unknown user, or a NUL character
         return False
-    top = os.path.realpath(folder)
-    return all(Path(name).is_relative_to(top) for name in real)
+    real_folder = os.path.realpath(folder)
+    return all(Path(name).is_relative_to(real_folder) for name in real_names)
 
 
 def folder_of(project: Project, default: Path) -> Path:
@@ -101,42 +101,42 @@ def is_state_named(state: Path, project: Path) -> bool:
     A project is named by its folder or by the perstack.toml in it.
     """
     state, project = _real_path(state), _real_path(project)
-    of_project = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
-    return not of_project.union((state,)).isdisjoint(_named_paths())
+    project_names = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
+    return not project_names.union((state,)).isdisjoint(_named_paths())
 
 
 def _named_paths() -> set[Path]:
-    named = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
-    return {_real_path(path) for path in named if path.is_absolute()}
+    paths = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
+    return {_real_path(path) for path in paths if path.is_absolute()}
 
 
 def _real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))  # `Path.resolve` raises for a loop of links
 
 
-def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:
+def check_owner(path: Path, option: Option | None = None, other_owners: Collection[int] = ()) -> None:
     """Raise UsageError if a file that was found, not named, may have been placed by another user.
 
-    It must belong to the user, root or one of `owners`, in a folder that nobody else can write, as git requires since
-    CVE-2022-24765. A world-writable folder never qualifies, even with the sticky bit, as /tmp has it. `option` is the
-    option with which a person can name the file.
+    The file must belong to the user, root or one of `other_owners`, in a folder that nobody else can write, as git
+    requires since CVE-2022-24765. A world-writable folder never qualifies, even with the sticky bit, as /tmp has it.
+    `option` is the option with which a person can name the file.
     """
     if not hasattr(os, "geteuid") or is_named(path):
         return
     steps = () if option is None else (SetOption(option),)
-    ours = {0, os.geteuid(), *owners}
+    trusted_owners = {0, os.geteuid(), *other_owners}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
-        ours.add(int(os.environ["SUDO_UID"]))
+        trusted_owners.add(int(os.environ["SUDO_UID"]))
     try:
         file_owners = {path.lstat().st_uid, path.stat().st_uid}
         folders = dict.fromkeys((path.parent, path.resolve().parent))
-        owners_of_folders = {folder.stat().st_uid for folder in folders}
-        is_open = any(map(_is_writable_by_others, folders))
+        folder_owners = {folder.stat().st_uid for folder in folders}
+        is_writable_by_others = any(map(_is_writable_by_others, folders))
     except OSError as error:
         raise UsageError(f"{path} cannot be examined: {error.strerror}") from error
-    if not file_owners <= ours:
+    if not file_owners <= trusted_owners:
         raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
-    if not owners_of_folders <= ours or is_open:
+    if not folder_owners <= trusted_owners or is_writable_by_others:
         raise UsageError(f"{path} is in a folder that another user can write, so it is not read", next_steps=steps)
 
 
@@ -152,7 +152,7 @@ def _is_writable_by_others(folder: Path) -> bool:
     status = folder.stat()
     if status.st_mode & stat.S_IWOTH:
         return True
-    # With an access control list these bits are its mask: they say that some user or group on it may write.
+    # With an access control list the group's bits are its mask: some user or group on the list may write.
     return bool(status.st_mode & stat.S_IWGRP) and (_has_acl(folder) or not _is_private(status.st_gid))
 
 

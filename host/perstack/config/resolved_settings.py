@@ -51,16 +51,16 @@ class Candidates:
     """Models from one place, each a fallback for the one before."""
 
     models: tuple[ModelChoice, ...]
-    is_of_provider: bool  # True if names without a provider are models of the chosen provider
-    takes_others: bool  # True if names with another provider count too; False if the caller named a provider
-    tier: ModelTier | None = None  # if `models` is empty, the provider's model for this tier counts
+    belongs_to_provider: bool  # True if names without a provider are models of the chosen provider
+    allows_other_providers: bool  # True if names of other providers count too; False if the caller named a provider
+    tier: ModelTier | None = None  # tier whose model of the provider is used if `models` is empty
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
     """Settings of a Run from options and definitions; settings that nobody chose are empty."""
 
-    models: tuple[Candidates, ...] = ()  # candidates, the nearest first; empty for the provider's default model
+    models: tuple[Candidates, ...] = ()  # the nearest first; empty for the provider's default model
     provider: ProviderSetting | None = None  # setting of the provider; None for the first usable provider
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
@@ -71,7 +71,7 @@ def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
     limits = start.limits
     from perstack.core.runs.retries_and_fallbacks import models_of
 
-    recorded: dict[str, Any] = {
+    recorded_settings: dict[str, Any] = {
         **dict(limits),
         **dict(limits.budget or Budget()),
         "model": models_of(start) if start.fallbacks else start.model,
@@ -83,9 +83,9 @@ def with_recorded_choices(overrides: Overrides, start: StartRun) -> Overrides:
         "compaction": _compaction_of(limits),
     }
     if overrides.provider not in (None, start.provider):
-        del recorded["model"]
-    names = map(to_snake, start.overrides)
-    return overrides.filled(**{name: recorded[name] for name in names if name in recorded})
+        del recorded_settings["model"]
+    chosen_names = map(to_snake, start.overrides)
+    return overrides.filled(**{name: recorded_settings[name] for name in chosen_names if name in recorded_settings})
 
 
 @cache
@@ -107,9 +107,9 @@ def merge_levels(*levels: SharedKeys | Overrides) -> SharedKeys:
 def _context_policy(keys: SharedKeys) -> ContextPolicy:
     compaction = keys.compaction
     expert = compaction.expert if isinstance(compaction, CompactionExpert) else None
-    is_wanted = compaction is not None and compaction != "off"
+    is_on = compaction is not None and compaction != "off"
     settings = fields_of(keys, ContextPolicy, window=keys.context_window, is_off=compaction == "off", expert=expert)
-    return ContextPolicy(**settings, offers_pin=is_wanted)
+    return ContextPolicy(**settings, offers_pin=is_on)
 
 
 def resolve_settings(
@@ -134,7 +134,7 @@ def resolve_settings(
     budget = overrides.budget_over(lower_budget(expert.budget, project.budget))
     limits = Limits(**fields_of(merged, Limits, max_steps=max_steps, budget=budget, context=_context_policy(merged)))
     return ChosenSettings(
-        models=_models(project, expert, provider, overrides),
+        models=_model_candidates(project, expert, provider, overrides),
         provider=provider,
         reasoning_budget=merged.reasoning_budget,
         limits=intern_record(limits),
@@ -154,9 +154,9 @@ def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
     """Return the rule sets of the project and of the Expert, if any. Rules of parent Runs are not included."""
     sets: list[RuleSet] = []
     name = basename(project.path) if project.path else "perstack.toml"
-    recorded = project.recorded_permissions
-    if recorded is not None and recorded != project.permissions:
-        sets.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
+    recorded_permissions = project.recorded_permissions
+    if recorded_permissions is not None and recorded_permissions != project.permissions:
+        sets.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded_permissions))
     if project.permissions is not None:
         sets.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
     if expert.permissions is not None:
@@ -179,14 +179,16 @@ def exec_grant_of(
 
 
 def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
-    """Return the reason why `exec` runs every program without a question; empty if it does not."""
+    """Return why `exec` runs every program without a question; empty if it does not."""
     if overrides.open:
         return "as an option says"
     table = project.permissions
-    narrowing = () if table is None else (*table.ask, *table.deny)
-    is_wide = table is not None and table.default == "allow" and not names_exec(Permissions(ask=narrowing))
+    narrowing_rules = () if table is None else (*table.ask, *table.deny)
+    allows_by_default = (
+        table is not None and table.default == "allow" and not names_exec(Permissions(ask=narrowing_rules))
+    )
     is_sandboxed = (overrides.runtime or runtime_of(project.runtime)) != LOCAL
-    return 'perstack.toml has [permissions] default = "allow"' if is_wide and not is_sandboxed else ""
+    return 'perstack.toml has [permissions] default = "allow"' if allows_by_default and not is_sandboxed else ""
 
 
 def asking_experts(project: Project) -> tuple[str, ...]:
@@ -200,27 +202,28 @@ def asking_experts(project: Project) -> tuple[str, ...]:
     )
 
 
-def chain_of(project: Project, expert: Expert, above: Iterable[Expert] = ()) -> tuple[RuleSet, ...]:
-    """Return all rule sets of a Run that begins now, below Runs of the Experts in `above`."""
-    by_source = {rule_set.source: rule_set for member in (*above, expert) for rule_set in rule_sets(project, member)}
+def chain_of(project: Project, expert: Expert, callers: Iterable[Expert] = ()) -> tuple[RuleSet, ...]:
+    """Return all rule sets of a Run that begins now, below Runs of `callers`."""
+    by_source = {rule_set.source: rule_set for member in (*callers, expert) for rule_set in rule_sets(project, member)}
     asks_exec = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
     chain = tuple(by_source.values())
     return (*chain, rules_without_grant(expert, chain)) if asks_exec else chain
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
-    """Return whether a Run of the Expert is shown AGENTS.md files; a delegate only if its definition says so."""
-    shared = project.agents_md if is_coordinator else None
-    return bool(shared if expert.agents_md is None else expert.agents_md)
+    """Return whether a Run of the Expert gets AGENTS.md files; a delegate only if its own definition asks for them."""
+    project_setting = project.agents_md if is_coordinator else None
+    return bool(project_setting if expert.agents_md is None else expert.agents_md)
 
 
 def masks_secrets(project: Project, expert: Expert, *starts: StartRun | None) -> bool:
     """Return True if a new Run masks secrets: by its definition, or because its parent or base (in `starts`) does."""
-    masks = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
-    return bool(masks) or any(start is not None and start.mask_secrets for start in starts)
+    setting = project.mask_secrets if expert.mask_secrets is None else expert.mask_secrets
+    return bool(setting) or any(start is not None and start.mask_secrets for start in starts)
 
 
 def _compaction_of(limits: Limits) -> Compaction:
+    """Return the option `compaction` that led to these limits."""
     context_policy = limits.context
     if context_policy is not None and context_policy.expert is not None:
         return CompactionExpert(expert=context_policy.expert)
@@ -242,13 +245,14 @@ def provider_setting(project: Project, expert: Expert, name: str) -> ProviderSet
     return resolve_provider(project, expert, Overrides(provider=name)) or ProviderSetting(provider_name=name)
 
 
-def _models(
+def _model_candidates(
     project: Project, expert: Expert, provider: ProviderSetting | None, overrides: Overrides
 ) -> tuple[Candidates, ...]:
+    """Return the candidates of each place, the nearest first. Raises UsageError for an unknown name."""
     try:
         if overrides.model:
-            takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
-            return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
+            allows_other_providers = overrides.provider is None or isinstance(overrides.model, tuple)
+            return (Candidates(resolve_models(overrides.model, project.models), True, allows_other_providers),)
         candidates: list[Candidates] = []
         tier = expert.default_model_tier
         tier_name = f"{NAMED}{tier}" if tier in project.models else None
@@ -259,8 +263,10 @@ def _models(
         ):
             if models is not None:
                 is_same_provider = origin is None or provider is None or origin.provider_name == provider.provider_name
-                takes_others = is_same_provider and overrides.provider is None
-                candidates.append(Candidates(resolve_models(models, project.models), is_same_provider, takes_others))
+                allows_other_providers = is_same_provider and overrides.provider is None
+                candidates.append(
+                    Candidates(resolve_models(models, project.models), is_same_provider, allows_other_providers)
+                )
         if tier is not None:
             place = (expert.model is not None) + (tier_name is not None)
             candidates.insert(place, Candidates((), True, False, tier))
@@ -271,7 +277,7 @@ def _models(
 
 def with_one_model(project: Project, overrides: Overrides, provider: str) -> Overrides:
     """Return the overrides with the first model only, as the provider spells it. Raises UsageError if unknown."""
-    candidates = _models(project, Expert(key="", instruction=""), None, overrides) if overrides.model else ()
+    candidates = _model_candidates(project, Expert(key="", instruction=""), None, overrides) if overrides.model else ()
     if not candidates or overrides.model == candidates[0].models[0].name:
         return overrides
     return replace(overrides, model=candidates[0].models[0].name.removeprefix(f"{provider}/"))

@@ -58,11 +58,14 @@ async def runtimes(setup: HostSetup) -> tuple[RuntimeState, ...]:
     policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
     factories = sorted(setup.plugins.runtimes.values(), key=lambda factory: factory.name)
     return tuple(
-        [await _state(setup, runtime, [p for p in policies if p.runtime == runtime.name]) for runtime in factories]
+        [
+            await _runtime_state(setup, runtime, [policy for policy in policies if policy.runtime == runtime.name])
+            for runtime in factories
+        ]
     )
 
 
-async def _state(setup: HostSetup, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
+async def _runtime_state(setup: HostSetup, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
     problem = ""
     try:
         for policy in policies or (SandboxPolicy(runtime=factory.name),):
@@ -118,7 +121,7 @@ async def provider_states(setup: HostSetup) -> tuple[ProviderState, ...]:
     The provider that plays recordings is included only if it is the default.
     """
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
-    default = _default(setup)
+    default = _default_provider(setup)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
     async with asyncio.TaskGroup() as group:
         states = (_provider_state(factory, setup.env, factory.name == default) for factory in factories)
@@ -129,10 +132,10 @@ async def provider_states(setup: HostSetup) -> tuple[ProviderState, ...]:
 async def provider_state(setup: HostSetup, name: str) -> ProviderState:
     """Return the state of one provider. Raises UsageError for an unknown one."""
     factory = setup.plugins.provider(name)
-    return await _provider_state(factory, setup.env, _default(setup) == name)
+    return await _provider_state(factory, setup.env, _default_provider(setup) == name)
 
 
-def _default(setup: HostSetup) -> str | None:
+def _default_provider(setup: HostSetup) -> str | None:
     if setup.overrides.provider is not None:
         return setup.overrides.provider
     if setup.project.provider is not None:
@@ -193,16 +196,16 @@ class DoctorFinding:
 async def diagnosis(setup: HostSetup) -> tuple[DoctorFinding, ...]:
     """Check Python, the extras, the providers and the storage. Changes nothing."""
     return (
-        _python(),
-        *_extras(),
-        *_providers(await provider_states(setup)),
-        *await _endpoints(setup),
+        _python_finding(),
+        *_extra_findings(),
+        *_provider_findings(await provider_states(setup)),
+        *await _endpoint_findings(setup),
         *(_state_finding(path) for path in setup.storage.places[:1]),
         *await _storage_findings(setup.storage),
     )
 
 
-def _python() -> DoctorFinding:
+def _python_finding() -> DoctorFinding:
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}, perstack {VERSION}"
     version = tuple(map(int, platform.python_version_tuple()[:2]))
     if version < _OLDEST_PYTHON:
@@ -210,7 +213,7 @@ def _python() -> DoctorFinding:
     return DoctorFinding("Python", "ok", text)
 
 
-def _extras() -> Iterator[DoctorFinding]:
+def _extra_findings() -> Iterator[DoctorFinding]:
     packages_by_extra = dict[str, list[str]]()
     for line in metadata.requires(_PACKAGE) or ():
         if match := _REQUIREMENT.match(line):
@@ -232,7 +235,7 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
+def _provider_findings(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
     for state in states:
         about = f"provider {state.name}"
         if state.is_configured and state.problem:
@@ -256,14 +259,14 @@ def _names_address(name: str) -> bool:
     return name.endswith(("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")) or "_ENDPOINT_URL_" in name
 
 
-async def _endpoints(setup: HostSetup) -> tuple[DoctorFinding, ...]:
-    """Connect, and send nothing, to each endpoint of a provider whose address a variable of the user's own sets."""
+async def _endpoint_findings(setup: HostSetup) -> tuple[DoctorFinding, ...]:
+    """Connect to each endpoint whose address a variable of the user sets. Send nothing."""
     default_env = {name: value for name, value in setup.env.items() if not _names_address(name)}
     findings = list[DoctorFinding]()
     for factory in setup.plugins.providers.values():
         address = await _read_from_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None
         if address is not None and address != await _read_from_provider(factory, default_env, _base_url):
-            problem = await _problem_of_connection(address)
+            problem = await _connection_problem(address)
             about, text = f"endpoint of {factory.name}", masked_words(address)
             if problem is None:
                 findings.append(DoctorFinding(about, "ok", text))
@@ -289,7 +292,7 @@ def _base_url(provider: HttpProvider) -> str:
     return provider.endpoint.base_url
 
 
-async def _problem_of_connection(address: str) -> str | None:
+async def _connection_problem(address: str) -> str | None:
     """Return why a server cannot be connected to; None if it can, or a proxy would be asked."""
     url = urlsplit(address)
     if url.scheme in getproxies() or url.hostname is None:
@@ -313,14 +316,14 @@ def _state_finding(path: Path) -> DoctorFinding:
             "state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage"
         )
     try:
-        free = shutil.disk_usage(folder).free
+        free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         return DoctorFinding("state", "problem", f"{path}: {error.strerror}", "name another place as the storage")
-    text = f"{path}, {free / 1e9:.1f} GB free"
+    text = f"{path}, {free_bytes / 1e9:.1f} GB free"
     if not os.access(folder, os.W_OK | os.X_OK):
-        remedy = f"let {_user()} write to {folder}, or name another place as the storage"
+        remedy = f"let {_user_label()} write to {folder}, or name another place as the storage"
         return DoctorFinding("state", "problem", f"{text}, not writable", remedy)
-    if free < _MIN_FREE_BYTES:
+    if free_bytes < _MIN_FREE_BYTES:
         return DoctorFinding("state", "problem", text, "make room on that disk, or remove old Jobs")
     return DoctorFinding("state", "ok", text)
 
@@ -328,8 +331,10 @@ def _state_finding(path: Path) -> DoctorFinding:
 async def _storage_findings(storage: Storage) -> tuple[DoctorFinding, ...]:
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
-    return tuple(DoctorFinding(f"state, {c.about}", states[c.is_there], c.text, c.remedy) for c in checks)
+    return tuple(
+        DoctorFinding(f"state, {check.about}", states[check.is_there], check.text, check.remedy) for check in checks
+    )
 
 
-def _user() -> str:
+def _user_label() -> str:
     return os.environ.get("USER") or f"user {os.getuid()}"

@@ -51,20 +51,20 @@ class Experts:
         self,
         expert_key: str,
         command: str | tuple[str, ...],
-        given: str = "",
+        stdin_text: str = "",
         *,
-        timeout: int = 600_000,
+        timeout_ms: int = 600_000,
         variables: Mapping[str, str] | None = None,
     ) -> str:
         """Run a command on what a Job has left in the workspace. Return why it fails; empty for exit status 0.
 
-        It runs in the Expert's sandbox, with `given` on stdin. `timeout` is in milliseconds. Raises UsageError.
+        The command runs in the Expert's sandbox, with `stdin_text` on stdin. Raises UsageError.
         """
         from perstack.iterations.commands import failure_reason
 
         setup = self._source.setup
         setup.expert(expert_key)
-        return await failure_reason(setup, expert_key, command, given, timeout, variables or {})
+        return await failure_reason(setup, expert_key, command, stdin_text, timeout_ms, variables or {})
 
     async def runtimes(self) -> tuple[RuntimeState, ...]:
         """Return the installed runtimes, and whether each can be used on this machine."""
@@ -132,7 +132,7 @@ AgreesToChanges = Callable[[Sequence[str]], bool]
 
 
 def refuse_changes(changes: Sequence[str]) -> bool:
-    """Raise UsageError that names each new or changed tool: nobody was asked about them."""
+    """Raise UsageError that names each new or changed tool, because nobody was asked about them."""
     names = "; ".join(line.rstrip(":") for line in changes if not line.startswith(" "))
     raise UsageError(
         f"perstack.lock differs from what its skills offer now ({names}), and nobody has agreed to it",
@@ -173,8 +173,8 @@ class Skills:
     ) -> Installed:
         """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        `on_step` receives the progress. `agrees` is asked before new or changed tools of a locked skill replace those
-        of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
+        `on_step` receives the progress. `agrees` is called before new or changed tools of a locked skill replace those
+        of the lock; by default they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
         StorageError, and UsageError if the changes are not agreed to.
         """
         from perstack.agent_skills.library import read_lock_entries
@@ -197,25 +197,30 @@ class Skills:
             return await runtimes.skill_context(setup.skill_context("install"), setup.policy(setup.expert(key)))
 
         try:
-            new, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step, setup.agreement)
+            new_lock, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step, setup.agreement)
         finally:
             await runtimes.close()
         try:
-            old = read_lock(path)
+            old_lock = read_lock(path)
         except UsageError:
-            old = Lock()  # an unreadable lock is replaced
-        declared = setup.project.experts.values()
-        skills = (skill for expert in declared for skill in agent_skills(expert.skills))
+            old_lock = Lock()  # an unreadable lock is replaced
+        declared_experts = setup.project.experts.values()
+        skills = (skill for expert in declared_experts for skill in agent_skills(expert.skills))
         places = {path_in_lock(setup.project.path, skill) for skill in skills}
-        locked = tuple(folder for folder in folders if not isinstance(folder, UsageError))
-        changes = lock_changes(old, new)
+        locked_folders = tuple(folder for folder in folders if not isinstance(folder, UsageError))
+        changes = lock_changes(old_lock, new_lock)
         if changes and not agrees(changes):
             raise UsageError("the changes were not agreed to: perstack.lock is as it was")
-        write_lock(path, merge_locks(old, new.model_copy(update={"agent_skills": locked}), declared, places))
-        return Installed(path, (*steps, *map(_step, folders)))
+        write_lock(
+            path,
+            merge_locks(
+                old_lock, new_lock.model_copy(update={"agent_skills": locked_folders}), declared_experts, places
+            ),
+        )
+        return Installed(path, (*steps, *map(_folder_step, folders)))
 
 
-def _step(folder: LockedFolder | UsageError) -> InstallStep:
+def _folder_step(folder: LockedFolder | UsageError) -> InstallStep:
     from perstack.diagnostics.install import InstallStep
 
     if isinstance(folder, UsageError):

@@ -65,34 +65,34 @@ async def ask_skills(
     agreement: TrustCheck,
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
     """Open all distinct skills of these Experts concurrently, and close them. A skill that fails is not in the lock."""
-    distinct = {
+    distinct_skills = {
         digest_of_skill(skill): (skill, expert.key)
         for expert in reversed(experts)
         for skill in reversed(tool_skills(expert.skills))
         if not isinstance(skill, InteractiveSkill) and not is_base_skill(skill)
     }
-    times = Counter(skill.name for skill, _ in distinct.values())
+    name_counts = Counter(skill.name for skill, _ in distinct_skills.values())
     async with asyncio.TaskGroup() as group:
-        asking = [
+        tasks = [
             group.create_task(
-                _ask(
+                _ask_skill(
                     factories,
                     context_of(key),
                     shared_definition(skill),
-                    f"{skill.name} ({key})" if times[skill.name] > 1 else skill.name,
+                    f"{skill.name} ({key})" if name_counts[skill.name] > 1 else skill.name,
                     on_step,
                     agreement,
                 )
             )
-            for skill, key in reversed(distinct.values())
+            for skill, key in reversed(distinct_skills.values())
         ]
-    answers = [task.result() for task in asking]
-    locked = tuple(skill for skill, _ in answers if skill is not None)
-    names = {expert.key: LockedExpert(digest=digest_of_expert(expert)) for expert in experts}
-    return Lock(experts=names, skills=locked), tuple(step for _, step in answers)
+    answers = [task.result() for task in tasks]
+    locked_skills = tuple(skill for skill, _ in answers if skill is not None)
+    locked_experts = {expert.key: LockedExpert(digest=digest_of_expert(expert)) for expert in experts}
+    return Lock(experts=locked_experts, skills=locked_skills), tuple(step for _, step in answers)
 
 
-async def _ask(
+async def _ask_skill(
     factories: Sequence[SkillFactory],
     context: Awaitable[SkillContext],
     definition: Skill,
@@ -106,33 +106,33 @@ async def _ask(
     def elapsed_ms() -> int:
         return round((time.monotonic() - began) * 1000)
 
-    locked: LockedSkill | None = None
+    locked_skill: LockedSkill | None = None
     try:
-        toolset = await _toolset(factories, await context, definition, agreement)
-        locked = LockedSkill.of(definition, toolset)
+        toolset = await _open_and_list(factories, await context, definition, agreement)
+        locked_skill = LockedSkill.of(definition, toolset)
         step = InstallStep(name, "ready", len(toolset.specs), elapsed_ms())
     except SkillError as error:
         step = InstallStep(name, "failed", duration_ms=elapsed_ms(), problem=error.note)
     except Exception as error:  # noqa: BLE001 - an error in one plugin's code must not prevent the others
         step = InstallStep(name, "failed", duration_ms=elapsed_ms(), problem=Note(f"{type(error).__name__}: {error}"))
     on_step(step)
-    return locked, step
+    return locked_skill, step
 
 
-async def _toolset(
+async def _open_and_list(
     factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, agreement: TrustCheck
 ) -> Toolset:
-    # a skill's timeout is for connecting only, and listing the tools comes after it
-    seconds = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000
+    # double the skill's timeout, which is for connecting only: listing the tools comes after it
+    timeout_s = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_s):
             skill_session = await open_skill(factories, definition, context, agreement)
             try:
                 return await skill_session.tools()
             finally:
                 await skill_session.close()
     except TimeoutError as error:
-        raise SkillError(f"skill {definition.name!r} gave no answer within {seconds:g} s") from error
+        raise SkillError(f"skill {definition.name!r} gave no answer within {timeout_s:g} s") from error
 
 
 # Logins.
@@ -142,22 +142,24 @@ def login_of(
     factories: Sequence[SkillFactory], experts: Mapping[str, Expert], skill_name: str, expert_key: str | None = None
 ) -> tuple[SkillFactory, Skill]:
     """Return the plugin and definition for a login. Raises UsageError without one, or if Experts differ in it."""
-    declared = {
+    declarations = {
         key: skill
         for key, expert in experts.items()
         for skill in tool_skills(expert.skills)
         if skill.name == skill_name and expert_key in (None, key)
     }
-    if not declared:
-        place = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
-        remote = (skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill))
-        login_names = sorted({skill.name for skill in remote if _login_factory(factories, skill)})
+    if not declarations:
+        owner = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
+        remote_skills = (
+            skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill)
+        )
+        login_names = sorted({skill.name for skill in remote_skills if _login_factory(factories, skill)})
         word = "no skill" if expert_key is not None else "a skill"
-        raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(login_names) or 'none'}")
-    definition = next(iter(declared.values()))
-    if any(_without_tool_fields(other) != _without_tool_fields(definition) for other in declared.values()):
+        raise UsageError(f"{owner} {word} {skill_name!r}; skills with a login: {', '.join(login_names) or 'none'}")
+    definition = next(iter(declarations.values()))
+    if any(_without_tool_fields(other) != _without_tool_fields(definition) for other in declarations.values()):
         raise UsageError(
-            f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declared)})",
+            f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declarations)})",
             next_steps=(SetOption("expert"),),
         )
     factory = _login_factory(factories, definition)

@@ -51,7 +51,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
             problems.append(event.note or Note(event.reason))
 
     # also connect to lazy skills, to list their tools
-    eager = tuple(
+    eager_skills = tuple(
         skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
         for skill in expert.skills
     )
@@ -66,16 +66,16 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
         knowledge=setup.knowledge(tool_lock),
     )
     try:
-        opened = await skills.open(
-            expert.model_copy(update={"skills": eager}),
+        run_skills = await skills.open(
+            expert.model_copy(update={"skills": eager_skills}),
             setup.project,
             run_id=context.job_id,
             is_coordinator=is_coordinator,
             policy=setup.policy(expert),
             host_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
         )
-        await opened.connect_locked([skill.name for skill in tool_skills(expert.skills)])
-        catalogue = await opened.refresh()
+        await run_skills.connect_locked([skill.name for skill in tool_skills(expert.skills)])
+        catalogue = await run_skills.refresh()
         problems += map(Note, catalogue.difference_notices.values())
         problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.rename_notices.items())
         return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
@@ -141,7 +141,7 @@ async def preview_prompt(setup: HostSetup, expert: Expert, *, as_delegate: bool)
     )
     if tools.guidance:
         parts["skills"] = tools.guidance
-    settings = _settings(setup, expert)
+    settings = _settings_or_none(setup, expert)
     offer = _provider_tools(setup, expert, settings)
     return PromptPreview(
         parts=parts,
@@ -170,11 +170,11 @@ def _skill_info(folder: SkillFolder) -> SkillInfo:
     )
 
 
-def _settings(setup: HostSetup, expert: Expert) -> RunSettings | None:
+def _settings_or_none(setup: HostSetup, expert: Expert) -> RunSettings | None:
     try:
         return setup.providers.settings(setup.project, expert, setup.overrides)
     except PerstackError:
-        return None  # the rest can be shown without a model
+        return None  # all else can be shown without a model
 
 
 def _provider_tools(setup: HostSetup, expert: Expert, settings: RunSettings | None) -> ProviderToolOffer:
@@ -184,7 +184,7 @@ def _provider_tools(setup: HostSetup, expert: Expert, settings: RunSettings | No
     try:
         tools = setup.providers.get(settings.provider).tools
     except PerstackError:
-        tools = setup.providers.factories[name].tools  # without a key
+        tools = setup.providers.factories[name].tools  # without a key, assume the factory's tools
     return offer_tools(expert, name, tools, chain_of(setup.project, expert))
 
 
@@ -195,6 +195,6 @@ async def _window(setup: HostSetup, expert: Expert, settings: RunSettings | None
     if settings is None:
         return None
     prices = Prices(setup.providers.factories, setup.project.prices)
-    empty = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
-    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, empty)
+    no_generation = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
+    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, no_generation)
     return window

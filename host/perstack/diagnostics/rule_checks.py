@@ -38,10 +38,10 @@ class _Reach:
     )
     host_skills: set[str] = field(default_factory=set[str])
 
-    def add(self, expert: Expert, known: Mapping[str, tuple[ToolSpec, ...] | None]) -> None:
+    def add(self, expert: Expert, specs_by_skill: Mapping[str, tuple[ToolSpec, ...] | None]) -> None:
         self.host_skills |= host_skills(expert)
         self.delegates.update(key_and_version(key)[0] for key in expert.delegates)
-        for name, specs in known.items():
+        for name, specs in specs_by_skill.items():
             self.skills.setdefault(name, []).append(specs)
 
 
@@ -58,20 +58,24 @@ def warn_of_rules(
         reach_by_expert.setdefault(key, _Reach()).add(draft.expert, specs_by_skill)
     permissions = definition.project.permissions
     if permissions is not None and definition.report is not None and definition.drafts:
-        _warn(permissions, ("permissions",), definition.report, all_reach, ())
-    denied = () if permissions is None else permissions.deny
+        _warn_of_table(permissions, ("permissions",), definition.report, all_reach, ())
+    project_denies = () if permissions is None else permissions.deny
     for key, draft in definition.drafts.items():
         if draft.expert.permissions is not None:
-            _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, reach_by_expert[key], denied)
+            _warn_of_table(
+                draft.expert.permissions, (*draft.at, "permissions"), draft.report, reach_by_expert[key], project_denies
+            )
 
 
-def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, denied_above: Sequence[str]) -> None:
+def _warn_of_table(
+    table: Permissions, table_key: KeyPath, report: Reporter, reach: _Reach, project_denies: Sequence[str]
+) -> None:
     for name in _LISTS:
         rules: tuple[str, ...] = getattr(table, name)
         for index, text in enumerate(rules):
-            denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
+            deny_rules = [*project_denies, *(table.deny[:index] if name == "deny" else table.deny)]
             rule = parse_rule(text)
-            problem = _problem(rule, reach) or _deny_that_covers(text, denied)
+            problem = _problem(rule, reach) or _covering_deny_problem(text, deny_rules)
             if problem is None:
                 problem = (
                     _problem_of_allow(rule, reach)
@@ -81,7 +85,7 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
             if problem is None and name == "allow" and text in table.ask:
                 problem = _SAME_RULE_IN_ASK
             if problem is not None:
-                report.warn((*at, name, index), f"`{text}` {problem}")
+                report.warn((*table_key, name, index), f"`{text}` {problem}")
 
 
 def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
@@ -95,24 +99,26 @@ def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
 
 
 def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
-    skills = [each for name, each in reach.skills.items() if rule.skill is None or rule.skill.matches(name)]
-    variants = [specs for each in skills for specs in each]
-    known_specs = [spec for specs in variants for spec in specs or ()]
+    matching_skills = [
+        spec_lists for name, spec_lists in reach.skills.items() if rule.skill is None or rule.skill.matches(name)
+    ]
+    known_lists = [specs for spec_lists in matching_skills for specs in spec_lists]
+    known_specs = [spec for specs in known_lists for spec in specs or ()]
     tools = [spec for spec in known_specs if rule.tool.matches(spec.name)]
-    if None in variants and not rule.tool.is_literal:
+    if None in known_lists and not rule.tool.is_literal:
         return None
     if rule.group is not None and any(_has_paths(spec, rule.group) for spec in known_specs):
         return None
-    judged = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
+    ruled_tools = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
     is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
-    if is_delegate or (not tools and None in variants):
+    if is_delegate or (not tools and None in known_lists):
         return None
     if not tools:
         names = sorted({spec.name for spec in known_specs})
         return f"never matches: there is no such tool{suggestion(rule.tool.text, names)}"
-    if not judged:
+    if not ruled_tools:
         return "never matches: no rule applies to the loop's own tools or to questions to a person"
-    return _problem_of_arguments(rule, judged)
+    return _problem_of_arguments(rule, ruled_tools)
 
 
 def _has_paths(spec: ToolSpec, use: PathUse) -> bool:
@@ -124,7 +130,7 @@ def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
     """Return why a rule that allows never matches, or covers less than it seems to."""
     if rule.is_delegate:
         return None
-    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name)]
+    tools = [spec for spec in _all_specs(reach) if rule.tool.matches(spec.name)]
     if rule.skill is None and rule.group is None and reach.host_skills.isdisjoint(spec.skill_name for spec in tools):
         skill = next((spec.skill_name for spec in tools), "SKILL")
         return f"never matches: a rule without a skill allows only tools of the base skill; write `{skill}/{rule.text}`"
@@ -135,28 +141,34 @@ def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
         pattern = parse_command(rule.bare.text)
     except ValueError as error:
         return f"never matches: it {error}"
-    glued = pattern.glued_word
-    return None if glued is None else f"allows `{glued}` as one word and nothing after it: for arguments write ` *`"
+    glued_word = pattern.glued_word
+    return (
+        None
+        if glued_word is None
+        else f"allows `{glued_word}` as one word and nothing after it: for arguments write ` *`"
+    )
 
 
-def _problem_of_refusal(rule: PermissionRule, reach: _Reach, otherwise: Decision) -> str | None:
+def _problem_of_refusal(rule: PermissionRule, reach: _Reach, default_decision: Decision) -> str | None:
     """Return what a rule that denies or asks leaves open although it seems to name a file."""
     if rule.is_delegate or not rule.has_arguments:
         return None
-    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name) and spec.skill_name in reach.host_skills]
+    tools = [
+        spec for spec in _all_specs(reach) if rule.tool.matches(spec.name) and spec.skill_name in reach.host_skills
+    ]
     runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
     if runs_program and rule.bare is not None and has_options(rule.bare.text):
         return "never matches: options in braces have a meaning only in allow"
-    written = {name for spec in tools if spec.subject is not None for name in spec.subject.writes}
-    if rule.group is not None or not written or not rule.tool.is_literal or otherwise != "allow":
+    written_arguments = {name for spec in tools if spec.subject is not None for name in spec.subject.writes}
+    if rule.group is not None or not written_arguments or not rule.tool.is_literal or default_decision != "allow":
         return None
-    path = rule.bare or next((glob for name, glob in rule.named if name in written), None)
-    others = "other file tools may still change it; for all write"
-    return None if path is None else f"applies only to {rule.tool.text}: {others} `write({path.text})`"
+    path = rule.bare or next((glob for name, glob in rule.named if name in written_arguments), None)
+    advice = "other file tools may still change it; for all write"
+    return None if path is None else f"applies only to {rule.tool.text}: {advice} `write({path.text})`"
 
 
-def _specs(reach: _Reach) -> list[ToolSpec]:
-    return [spec for each in reach.skills.values() for specs in each for spec in specs or ()]
+def _all_specs(reach: _Reach) -> list[ToolSpec]:
+    return [spec for spec_lists in reach.skills.values() for specs in spec_lists for spec in specs or ()]
 
 
 def _problem_of_arguments(rule: PermissionRule, tools: Sequence[ToolSpec]) -> str | None:
@@ -177,11 +189,11 @@ def _properties(spec: ToolSpec) -> Iterator[str]:
         yield from properties
 
 
-def _deny_that_covers(text: str, denied: Sequence[str]) -> str | None:
+def _covering_deny_problem(text: str, deny_rules: Sequence[str]) -> str | None:
     rule = parse_rule(text)
-    for other in denied:
-        if other == text or _covers(parse_rule(other), rule):
-            return f"never decides anything: `{other}` in deny covers all that it names"
+    for deny_text in deny_rules:
+        if deny_text == text or _covers(parse_rule(deny_text), rule):
+            return f"never decides anything: `{deny_text}` in deny covers all that it names"
     return None
 
 

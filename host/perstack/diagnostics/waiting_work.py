@@ -37,33 +37,33 @@ _E = TypeVar("_E")
 
 
 async def waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:
-    """Return the lines of the page: what would run from this state, or a line that says nothing would.
+    """Return the lines of the page: everything that would run from this state, or a line that nothing would.
 
-    With `owners`, only of these, each with a line even if nothing of it would run.
+    With `owners` the page has only these, each with a line even if nothing of it would run.
     """
     lines = [f"{storage.location}:"]
     try:
         async for line in _lines(storage) if owners is None else _lines_of(storage, owners):
             lines.append(f"  {line}")
-    except StorageError as error:  # of a list: what it does not show cannot be found to be run, either
+    except StorageError as error:  # no list: then nothing of this state can be found to be run, either
         lines.append(f"  cannot be read: {_ascii(error.message)}")
     return lines if len(lines) > 1 else [*lines, "  nothing waits there"]
 
 
 async def _lines(storage: Storage) -> AsyncIterator[str]:
-    ended = 0
+    completed_count = 0
     for job_id in await job_ids(storage):
         lines = await _job_lines(storage, job_id)
-        ended += not lines
+        completed_count += not lines
         for line in lines:
             yield line
-    if ended:
-        yield f"completed Jobs, of which nothing runs: {ended}"
+    if completed_count:
+        yield f"completed Jobs, of which nothing runs: {completed_count}"
     for kind in _READERS:
         for owner_id in await job_ids(space_of(storage, kind)):
             for line in await _owner_lines(storage, Owner(kind, owner_id)):
                 yield line
-    async for line in _unsent(storage):
+    async for line in _unsent_lines(storage):
         yield line
 
 
@@ -76,31 +76,31 @@ async def _lines_of(storage: Storage, owners: Collection[Owner]) -> AsyncIterato
             yield line
 
 
-async def _unsent(storage: Storage) -> AsyncIterator[str]:
+async def _unsent_lines(storage: Storage) -> AsyncIterator[str]:
     for kind in OWNER_KINDS.values():
-        unsent = await job_ids(storage.space(kind.outbox))
-        if unsent:
-            yield f"records of the heads of {len(unsent)} {kind.plural} to send to the project's anchor"
+        unsent_ids = await job_ids(storage.space(kind.outbox))
+        if unsent_ids:
+            yield f"records of the heads of {len(unsent_ids)} {kind.plural} to send to the project's anchor"
 
 
 async def _job_lines(storage: Storage, job_id: str) -> list[str]:
     try:
         job = await load_job(storage, job_id)
-        waiting = [run for run in job.runs.values() if run.status != "completed" or _grants(run)]
-        lines = [line for run in waiting for line in _run_lines(run)]
-        for run in waiting if job.closed is None else ():
-            posted = (
+        waiting_runs = [run for run in job.runs.values() if run.status != "completed" or _grants_permission(run)]
+        lines = [line for run in waiting_runs for line in _run_lines(run)]
+        for run in waiting_runs if job.closed is None else ():
+            texts = (
                 await Mailboxes(storage).list_waiting(run) if run is job.coordinator or not run.is_coordinator else ()
             )
-            lines += [f"  {_ascii(str(text.by))} tells {run.id}: {_ascii(text.text)}" for text in posted if text.text]
-        for digest in dict.fromkeys(run.queued_definition for run in waiting if run.queued_definition):
+            lines += [f"  {_ascii(str(text.by))} tells {run.id}: {_ascii(text.text)}" for text in texts if text.text]
+        for digest in dict.fromkeys(run.queued_definition for run in waiting_runs if run.queued_definition):
             lines += _definition_lines(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))
     except (PerstackError, ValueError, LookupError) as error:
         return [f"Job {job_id}: cannot be read, and is not driven until it can: {_ascii(str(error))}"]
     return lines
 
 
-def _grants(run: Run) -> bool:
+def _grants_permission(run: Run) -> bool:
     """Return whether a Run that continues this completed one inherits a permission that a person gave it."""
     return bool(run.widenings or run.standing_approvals) or run.start.exec_grant == "open"
 
@@ -112,9 +112,9 @@ def _run_lines(run: Run) -> Iterator[str]:
         for part in latest_reply(run).tool_calls:
             yield f"  calls: {_ascii(part.tool_name)} {_json(part.args)}"
     for call in run.open_calls:
-        approved = " (approved)" if call.approval is not None else ""
+        note = " (approved)" if call.approval is not None else ""
         name = f"{_ascii(call.decided.skill_name)}/{_ascii(call.decided.tool_name)}"
-        yield f"  calls: {name} {_json(call.part.args)}{approved}"
+        yield f"  calls: {name} {_json(call.part.args)}{note}"
     yield f"  programs run {_GRANTS[start.exec_grant]}, in {_sandbox(start.sandbox)}"
     for rules in run.permissions:
         yield f"  rules of {_ascii(rules.source)}: {_model(rules.permissions)}"
@@ -138,7 +138,7 @@ def _sandbox(policy: SandboxPolicy | None) -> str:
 def _definition_lines(title: str, data: bytes) -> Iterator[str]:
     try:
         definition = SeriesDefinition.model_validate_json(data)
-    except ValidationError:  # a newer field: show what cannot be read as it is
+    except ValidationError:  # it has a newer field: show it unparsed
         yield f"{title}: {_ascii(data.decode('utf-8', 'replace'))}"
         return
     yield title
@@ -187,7 +187,7 @@ def _schedule_lines(schedule_state: ScheduleState) -> Iterator[str]:
     yield f"schedule {schedule_state.name}: its past occurrences"
 
 
-def _reader(
+def _log_reader(
     parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S], describe: Callable[[_S], Iterable[str]]
 ) -> Callable[[Iterable[bytes]], list[str]]:
     def lines(records: Iterable[bytes]) -> list[str]:
@@ -200,9 +200,9 @@ def _reader(
 
 
 _READERS: Mapping[OwnerKind, Callable[[Iterable[bytes]], list[str]]] = {
-    "task": _reader(parse_task_event, evolve_task, _task_lines),
-    "iterations": _reader(parse_series_event, evolve_series, _series_lines),
-    "schedule": _reader(parse_schedule_event, evolve_schedule, _schedule_lines),
+    "task": _log_reader(parse_task_event, evolve_task, _task_lines),
+    "iterations": _log_reader(parse_series_event, evolve_series, _series_lines),
+    "schedule": _log_reader(parse_schedule_event, evolve_schedule, _schedule_lines),
 }
 
 

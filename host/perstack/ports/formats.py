@@ -47,7 +47,9 @@ class ForeignJob:
 
     logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, "Sequence[StoredEvent]"])  # by Run id
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # images and files of messages, by hex sha256
-    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])  # this host's ids by the other's ids
+    checkpoints: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # this host's ids of checkpoints, by the ids of the other program
 
 
 class JobFormat(ABC):

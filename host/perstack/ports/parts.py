@@ -36,7 +36,7 @@ class Parts:
     """The services that a host offers."""
 
     def __init__(self, offers: Iterable[Offer] = (), *others: Callable[[], Iterable[Offer]]) -> None:
-        """Make no service yet. Each of `others` imports keys of further offers, when no offer before it has a part."""
+        """Make no service yet. Each of `others` returns further offers; it is called if no earlier one has a part."""
         self._makers = dict(offers)
         self._others = list(others)
         self._made: dict[Part[Any], Any] = {}

@@ -53,7 +53,9 @@ class Sample:
     finish_reason: FinishReason
 
 
-Sampler = Callable[[SampleRequest], Awaitable[Sample]]  # raises ProviderError. The cost counts towards the tool call
+Sampler = Callable[
+    [SampleRequest], Awaitable[Sample]
+]  # function that generates once; raises ProviderError. Its cost counts towards the tool call
 
 
 @dataclass(frozen=True, slots=True)

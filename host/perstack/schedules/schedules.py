@@ -52,7 +52,7 @@ from perstack.schedules.schedule import (
     evolve_schedule,
     parse_schedule_event,
 )
-from perstack.system.concurrency import leaves, shield_until_done
+from perstack.system.concurrency import leaf_errors, shield_until_done
 from perstack.tasks.due_tasks import EXPERT_LABEL, Action
 from perstack.tasks.state import TaskState
 
@@ -229,7 +229,7 @@ async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
 
 def error_line(error: Exception) -> str:
     """Return the first error of a group, in one line."""
-    cause = leaves(error)[0]
+    cause = leaf_errors(error)[0]
     return str(cause) if isinstance(cause, PerstackError) else f"{type(cause).__name__}: {cause}"
 
 

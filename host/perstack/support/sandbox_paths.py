@@ -36,15 +36,15 @@ class SandboxPath:
 def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[SandboxPath, ...]:
     """Return the configured paths that exist now; a path in both lists is writable.
 
-    Raises SkillError for a path through a link that programs may have created: it may not lead where the user meant.
+    Raises SkillError for a path through a link that programs may have created, as it may lead elsewhere than meant.
     """
     writable, readable = tuple(writable), tuple(readable)
-    changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
+    changeable_folders = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
     by_path: dict[str, SandboxPath] = {}
     for key, paths, is_writable in (("writable", writable, True), ("readable", readable, False)):
         for path in paths:
             try:
-                real = _real_path(path, changeable)
+                real = _real_path(path, changeable_folders)
             except _ChangeableLink as link:
                 raise SkillError(
                     f"`{key}` of [sandbox] is {path}, and {link} on the way there is a link that programs may change:"
@@ -71,34 +71,35 @@ def check_places(policy: SandboxPolicy, surroundings: Surroundings) -> None:
 
 def check_place(setting: str, path: str, surroundings: Surroundings, *, writable: bool) -> None:
     """Raise UsageError for a folder that contains the home folder, and for a system folder."""
-    home = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
+    home_folders = {str(Path(name)) for name in (surroundings.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
-        if any(is_below(folder, (name,)) for folder in home):
+        if any(is_below(folder, (name,)) for folder in home_folders):
             raise UsageError(f"{setting} is {path}, which contains your home folder: name a folder in it")
         if is_below(name, _KERNEL_FOLDERS) or (writable and is_below(name, _SYSTEM_FOLDERS)):
             raise UsageError(f"{setting} is {path}, which belongs to the system: name another folder")
 
 
 def _check_not_reserved(setting: str, path: str, name: str, surroundings: Surroundings, *, writable: bool) -> None:
-    for reserved in _names(surroundings.hidden):
-        if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
+    """Raise UsageError for a path of the host or of a project's state; `name`: the path, perhaps without links."""
+    for reserved_name in _both_names(surroundings.hidden):
+        if is_below(str(surroundings.workspace), (reserved_name,)) or not is_below(name, (reserved_name,)):
             continue
-        if not writable and is_below(name, tuple(_names(surroundings.shown))):
+        if not writable and is_below(name, tuple(_both_names(surroundings.shown))):
             continue
-        if writable or name != reserved or Path(reserved).is_dir():
+        if writable or name != reserved_name or Path(reserved_name).is_dir():
             raise UsageError(f"{setting} is {path}, which only the host may use: name another folder")
     if is_state_of_project(os.path.abspath(name)):  # noqa: PTH100 - resolve() would follow links
         raise UsageError(f"{setting} is {path}, the state of a perstack project: name another folder")
     if not writable:
         return
     reason = protected_by_name(fold_case(Path(name).parts[1:]), change=True)
-    if name in _names(surroundings.protected):
+    if name in _both_names(surroundings.protected):
         reason = "a file that the host reads"
     if reason is not None:
         raise UsageError(f"{setting} is {path}, {reason}: nothing that tools start may change that")
 
 
-def _names(paths: Iterable[Path]) -> Iterable[str]:
+def _both_names(paths: Iterable[Path]) -> Iterable[str]:
     return dict.fromkeys(name for path in paths for name in (os.path.normpath(path), os.path.realpath(path)))
 
 
@@ -106,7 +107,7 @@ class _ChangeableLink(Exception):
     """Error of a path with a link in a folder where programs may create links."""
 
 
-def _real_path(path: str, changeable: Sequence[str]) -> str | None:
+def _real_path(path: str, changeable_folders: Sequence[str]) -> str | None:
     """Return a path without links; None if there is none. Raises _ChangeableLink for a link in a changeable folder."""
     pending, current, links = deque(path.split("/")), "/", 0
     while pending:
@@ -121,7 +122,7 @@ def _real_path(path: str, changeable: Sequence[str]) -> str | None:
             current = step
             continue
         links += 1
-        if is_below(current, changeable):
+        if is_below(current, changeable_folders):
             raise _ChangeableLink(step)
         if links > _MAX_LINKS:
             return None

@@ -66,10 +66,10 @@ def check_known(texts: Iterable[str], skill: str) -> None:
 _T = TypeVar("_T")
 
 
-def find_by_address(address: str, find: Callable[[str], _T], filled: str) -> _T:
-    """Return `find(filled)`. Its UsageError is replaced by one without the variables' values, which may be keys."""
+def find_by_address(address: str, find: Callable[[str], _T], filled_address: str) -> _T:
+    """Return `find(filled_address)`. Raises its UsageError without the variables' values, which may be keys."""
     try:
-        return find(filled)
+        return find(filled_address)
     except UsageError:
         names = ", ".join(sorted(variables_in([address])))
         if not names:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from perstack.core.schemas.json_schema import Checker, Violation
 
-# Exception groups: messages for people name only the first error.
+# Errors inside exception groups, of which messages for people name only the first.
 
 
-def leaves(error: BaseException) -> list[BaseException]:
+def leaf_errors(error: BaseException) -> list[BaseException]:
     """Return the exceptions in a group and its nested groups."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for part in cast("BaseExceptionGroup[BaseException]", error).exceptions for leaf in leaves(part)]
+    return [leaf for part in cast("BaseExceptionGroup[BaseException]", error).exceptions for leaf in leaf_errors(part)]
 
 
-# For blocking calls that cannot be cancelled, such as a read from a network disk that went away.
+# Blocking calls that cannot be cancelled, such as a read from a network disk that went away.
 
 _T = TypeVar("_T")
 
@@ -51,7 +51,7 @@ async def in_daemon_thread(work: Callable[[], _T], name: str) -> _T:
 
 
 async def shield_until_done(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await work that must not be left half done; a cancellation waits, and an error of the work precedes it."""
+    """Await work that must not be left half done. A cancellation is raised afterwards, unless the work fails."""
     task = asyncio.ensure_future(work)
     cancelled = await wait_despite_cancellation(task)
     if cancelled is not None and (task.cancelled() or task.exception() is None):
@@ -78,12 +78,14 @@ async def wait_despite_cancellation(
 
 
 @dataclass(slots=True)
-class _OwnTask:
+class _SeparateTask:
+    """The task of one `in_own_task`, and the error that it leaves with."""
+
     task: asyncio.Task[Any] | None = None
-    exit: BaseException | None = None  # error for its caller to raise once the task has ended
+    exit: BaseException | None = None  # error that the caller raises once the task has ended
 
 
-_OWN_TASK: ContextVar[_OwnTask | None] = ContextVar("own_task", default=None)
+_OWN_TASK: ContextVar[_SeparateTask | None] = ContextVar("own_task", default=None)
 
 
 async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
@@ -92,12 +94,12 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
     Raises CancelledError if the work was cancelled, by this caller or another, and the error that `leave_own_task` got.
     """
-    own, context = _OwnTask(), copy_context()
-    context.run(_OWN_TASK.set, own)
-    own.task = task = asyncio.create_task(work, context=context)
+    separate_task, context = _SeparateTask(), copy_context()
+    context.run(_OWN_TASK.set, separate_task)
+    separate_task.task = task = asyncio.create_task(work, context=context)
     cancelled = await wait_despite_cancellation(task, task.cancel)
-    if own.exit is not None and (task.cancelled() or task.exception() is None):
-        raise own.exit
+    if separate_task.exit is not None and (task.cancelled() or task.exception() is None):
+        raise separate_task.exit
     result = task.result()
     if cancelled is not None:
         raise cancelled
@@ -105,16 +107,16 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def leave_own_task(error: BaseException) -> bool:
-    """Cancel the work of `in_own_task` around this code, and raise `error` in its caller. Return False outside."""
-    own = _OWN_TASK.get()
-    if own is None or own.task is None or not own.task.cancel():
+    """Cancel the work of `in_own_task` that runs this code, and raise `error` in its caller. Return False outside."""
+    separate_task = _OWN_TASK.get()
+    if separate_task is None or separate_task.task is None or not separate_task.task.cancel():
         return False
-    own.exit = own.exit or error
+    separate_task.exit = separate_task.exit or error
     return True
 
 
 class HeldExit(Exception):
-    """Carries SystemExit or KeyboardInterrupt out of a task, to the code that reads its result."""
+    """Carrier of a SystemExit or KeyboardInterrupt out of a task, to the code that reads its result."""
 
     def __init__(self, exit: BaseException) -> None:
         """Keep the exception for `held_result`."""
@@ -153,7 +155,7 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
     return asyncio.run(work())  # outside of the `except` block, which would become the context of each error
 
 
-# For storages: the speed of the medium.
+# The speed of a storage's medium.
 
 _SLOW_FROM_S = 0.001  # mean seconds of a slow operation; switching threads costs about a tenth
 
@@ -191,7 +193,7 @@ class LatencyMonitor:
 _CANCEL_INTERVAL_S = 0.5  # seconds until a task is cancelled again: Python 3.11's `wait_for` can lose a cancellation
 
 
-async def end(task: asyncio.Task[None] | None) -> None:
+async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
     """Cancel a task and wait for its end. Do nothing for None and for a task of another event loop."""
     if task is None or task.get_loop() is not asyncio.get_running_loop():
         return

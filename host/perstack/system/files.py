@@ -127,11 +127,11 @@ async def hold_file_lock(open_file: Callable[[], int], holder: str, job_id: str)
         await _lock(fd, job_id)
         if os.fstat(fd).st_nlink == 0:
             raise NotFound(f"Job {job_id} was deleted")
-        _sign(fd, holder)
+        _write_holder(fd, holder)
         try:
             yield
         finally:
-            _sign(fd, "")
+            _write_holder(fd, "")
     finally:
         os.close(fd)
 
@@ -144,17 +144,18 @@ def lock_holder(fd: int) -> str | None:
     return os.pread(fd, _MAX_HOLDER_BYTES, 0).decode(errors="replace") or "another process"
 
 
-def _sign(fd: int, holder: str) -> None:
-    # the lock works without the text: a full disk must not end a Job because of it
+def _write_holder(fd: int, holder: str) -> None:
+    # ignore errors: the lock works without the text, and a full disk must not end a Job
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, holder.encode()[:_MAX_HOLDER_BYTES], 0)
 
 
 async def _lock(fd: int, job_id: str) -> None:
+    """Lock an open file. Raises Conflict, naming the holder, if another opening has the lock."""
     import asyncio
 
-    # try again: a process in `lock_holder` has the lock for a moment
+    # several attempts, because a process in `lock_holder` has the lock for a moment
     for attempt in range(_LOCK_ATTEMPTS):
         if try_lock(fd):
             return
@@ -202,19 +203,19 @@ def open_regular(
     """Open a regular file, below `folder` if given; `follow`: it may be a link. Raises OSError, NotRegular."""
     links = 0 if follow else os.O_NOFOLLOW
     try:
-        file = os.open(name, flags | links | _SAFE_FLAGS, mode, dir_fd=folder)
+        fd = os.open(name, flags | links | _SAFE_FLAGS, mode, dir_fd=folder)
     except OSError as error:
         # ENXIO: a socket, a pipe without a reader, a device without a driver. EISDIR: a folder opened for writing.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             raise _not_regular(name) from None
         raise
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _not_regular(name)
     except BaseException:
-        os.close(file)
+        os.close(fd)
         raise
-    return file
+    return fd
 
 
 @contextmanager

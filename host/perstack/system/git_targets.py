@@ -63,7 +63,7 @@ def git_targets(top: str, env: Mapping[str, str]) -> tuple[GitTarget, ...]:
     """
     home = env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - returns str
     targets: dict[GitTarget, None] = {}
-    for file in (*_own_settings(os.path.join(top, ".git")), *_user_settings(home, env)):  # noqa: PTH118
+    for file in (*_repository_config_files(os.path.join(top, ".git")), *_user_config_files(home, env)):  # noqa: PTH118
         for target in _targets(file, top, home, 0):
             targets[target] = None
     return tuple(targets)
@@ -75,28 +75,29 @@ def repositories_around(folder: str) -> Iterator[str]:
     while True:
         if os.path.lexists(os.path.join(current, ".git")):  # noqa: PTH118 - this runs before each change of a file
             yield current
-        above = os.path.dirname(current)  # noqa: PTH120
-        if above == current:
+        parent = os.path.dirname(current)  # noqa: PTH120
+        if parent == current:
             return
-        current = above
+        current = parent
 
 
-def _own_settings(git: str) -> Iterator[str]:
+def _repository_config_files(git: str) -> Iterator[str]:
     """Yield the configuration files of a repository, whose `.git` may be a file that points to its location."""
-    folder = _read_prefixed(git, "gitdir:") or git
-    common = _read_prefixed(os.path.join(folder, "commondir"), "") or folder  # noqa: PTH118
+    folder = _read_path(git, "gitdir:") or git
+    common = _read_path(os.path.join(folder, "commondir"), "") or folder  # noqa: PTH118
     yield os.path.join(common, "config")  # noqa: PTH118
     yield os.path.join(folder, "config.worktree")  # noqa: PTH118
 
 
-def _user_settings(home: str, env: Mapping[str, str]) -> Iterator[str]:
+def _user_config_files(home: str, env: Mapping[str, str]) -> Iterator[str]:
     yield "/etc/gitconfig"
     yield os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git", "config")  # noqa: PTH118
     yield env.get("GIT_CONFIG_GLOBAL") or os.path.join(home, ".gitconfig")  # noqa: PTH118
 
 
-def _read_prefixed(file: str, prefix: str) -> str | None:
-    text = _read(file)
+def _read_path(file: str, prefix: str) -> str | None:
+    """Return the absolute path that a file of git contains after `prefix`; None without one."""
+    text = _read_regular_text(file)
     if text is None or not text.startswith(prefix):
         return None
     name = text.removeprefix(prefix).strip()
@@ -104,7 +105,8 @@ def _read_prefixed(file: str, prefix: str) -> str | None:
 
 
 def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
-    text = _read(file)
+    """Yield the paths that a configuration file names, and those of its includes below `_MAX_INCLUDE_DEPTH`."""
+    text = _read_regular_text(file)
     if text is None or depth == _MAX_INCLUDE_DEPTH:
         return
     for section, name, value in _settings(text):
@@ -116,10 +118,10 @@ def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
         elif key in _FOLDER_KEYS and value:
             yield GitTarget(_absolute_path(value, top, home), TargetKind.FOLDER)
         elif section not in _SECTIONS_WITHOUT_FILES and key not in _READ_ONLY_KEYS:
-            yield from _words(value, top, home)
+            yield from _targets_in_command(value, top, home)
 
 
-def _words(value: str, top: str, home: str) -> Iterator[GitTarget]:
+def _targets_in_command(value: str, top: str, home: str) -> Iterator[GitTarget]:
     """Yield the words of a command that are existing files, or paths that may become files."""
     try:
         words = shlex.split(value.removeprefix("!"))
@@ -150,23 +152,25 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
             rest = rest[header.end() :]
         setting = _SETTING.match(rest)
         if setting is not None and section:
-            yield section, setting[1].casefold(), _value(setting[2] or "")
+            yield section, setting[1].casefold(), _unquote(setting[2] or "")
 
 
 def _join_continued(text: str) -> Iterator[str]:
-    waiting = ""
+    """Yield the lines, each joined with those that continue it after a backslash."""
+    unfinished_line = ""
     for line in text.replace("\r\n", "\n").split("\n"):
-        joined = waiting + line
+        joined = unfinished_line + line
         if (len(joined) - len(joined.rstrip("\\"))) % 2:
-            waiting = joined[:-1]
+            unfinished_line = joined[:-1]
             continue
-        waiting = ""
+        unfinished_line = ""
         yield joined
-    if waiting:
-        yield waiting
+    if unfinished_line:
+        yield unfinished_line
 
 
-def _value(text: str) -> str:
+def _unquote(text: str) -> str:
+    """Return the value of a setting as git reads it: without quotes, escapes and comment."""
     chars: list[str] = []
     is_quoted, index, end = False, 0, 0
     while index < len(text):
@@ -185,7 +189,8 @@ def _value(text: str) -> str:
     return "".join(chars[:end]).lstrip()
 
 
-def _read(file: str) -> str | None:
+def _read_regular_text(file: str) -> str | None:
+    """Return the text of a file; None for one that is missing, unreadable, too large or not regular."""
     with suppress(OSError, ValueError):
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:

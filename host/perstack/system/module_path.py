@@ -17,35 +17,35 @@ _taken_out: list[str] = []
 
 
 def take_out_current_folder() -> None:
-    """Take entries that mean the current folder out of the module path, and move named folders in it to the end."""
+    """Take entries that mean the current folder out of the module path; move named folders inside it to the end."""
     try:
         current_folder = os.path.realpath(os.curdir, strict=True)
-    except OSError:  # a deleted folder has no modules
+    except OSError:  # the current folder was deleted: it has no modules
         return
-    commands, _, _ = sys.executable.rpartition(os.sep)
-    installed = (sys.prefix, sys.base_prefix)
+    scripts_folder, _, _ = sys.executable.rpartition(os.sep)
+    installation_folders = (sys.prefix, sys.base_prefix)
     entries = list(sys.path)
     _taken_out[:] = []
     # the interpreter's own first entry, unless it is the folder of the console script
-    is_first_unnamed = not sys.flags.safe_path and entries[:1] != [commands]
+    is_first_unnamed = not sys.flags.safe_path and entries[:1] != [scripts_folder]
     if is_first_unnamed and entries and os.path.realpath(entries[0]) == current_folder:
         _taken_out.append(entries.pop(0))
-    unnamed = _relative_entries()
-    _taken_out.extend(entry for entry in entries if entry in unnamed)
+    relative_entries = _relative_entries()
+    _taken_out.extend(entry for entry in entries if entry in relative_entries)
 
     def is_in_current_folder(entry: str) -> bool:
-        is_installed = any(_is_below(entry, root) for root in installed)
+        is_installed = any(_is_below(entry, root) for root in installation_folders)
         return _is_below(os.path.realpath(entry), current_folder) and not is_installed
 
-    sys.path[:] = sorted((entry for entry in entries if entry not in unnamed), key=is_in_current_folder)
+    sys.path[:] = sorted((entry for entry in entries if entry not in relative_entries), key=is_in_current_folder)
 
 
 def _relative_entries() -> set[str]:
     """Return the entries of PYTHONPATH that depend on the current folder, as the interpreter writes them."""
     value = os.environ.get("PYTHONPATH", "")
     entries = value.split(os.pathsep) if value else []
-    named = {entry for entry in entries if os.path.isabs(entry)}  # noqa: PTH117 - no file is meant
-    return {"", *(os.path.abspath(entry) for entry in entries)} - named  # noqa: PTH100 - as site does
+    absolute_entries = {entry for entry in entries if os.path.isabs(entry)}  # noqa: PTH117 - no file is meant
+    return {"", *(os.path.abspath(entry) for entry in entries)} - absolute_entries  # noqa: PTH100 - as site does
 
 
 def module_path() -> list[str]:

@@ -37,18 +37,18 @@ def _entry_points(path: tuple[str, ...]) -> EntryPoints:
     Only packages with such a group are parsed. Of two packages with one name the first on the path counts, whatever it
     declares, as in `importlib.metadata.entry_points`.
     """
-    found: list[EntryPoint] = []
+    entry_points: list[EntryPoint] = []
     names: set[str] = set()
     for dist in distributions():
         if _GROUPS in (dist.read_text("entry_points.txt") or ""):
-            name = _fields(dist)[0]
-            if name not in names and _is_first(dist, name):
+            name = _name_and_version(dist)[0]
+            if name not in names and _is_first_on_path(dist, name):
                 names.add(name)
-                found += dist.entry_points
-    return EntryPoints(found)
+                entry_points += dist.entry_points
+    return EntryPoints(entry_points)
 
 
-def _is_first(dist: Distribution, name: str) -> bool:
+def _is_first_on_path(dist: Distribution, name: str) -> bool:
     first = next(iter(distributions(name=name)), dist) if name else dist
     return _metadata(first) == _metadata(dist) and first.locate_file("") == dist.locate_file("")
 
@@ -57,7 +57,7 @@ def _metadata(dist: Distribution) -> str:
     return dist.read_text("METADATA") or dist.read_text("PKG-INFO") or dist.read_text("") or ""
 
 
-def _fields(dist: Distribution) -> tuple[str, str]:
+def _name_and_version(dist: Distribution) -> tuple[str, str]:
     """Return name and version of a package, without parsing its whole metadata, of which a README is part."""
     header = dict(line.split(": ", 1) for line in _metadata(dist).partition("\n\n")[0].splitlines() if ": " in line)
     return header.get("Name", ""), header.get("Version", "")
@@ -70,23 +70,23 @@ def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModu
     for point in sorted(_entry_points(path).select(group=group), key=lambda point: point.name):
         dist = point.dist
         if dist is not None and is_taken_out(str(dist.locate_file(""))):
-            continue  # not installed: a folder that a stranger may have written
+            continue  # skipped: a stranger may have written this folder
         if dist is None:
             result.append(InstalledModule(point, point.value, ""))
             continue
         if id(dist) not in packages:
-            packages[id(dist)] = _fields(dist)
+            packages[id(dist)] = _name_and_version(dist)
         result.append(InstalledModule(point, *packages[id(dist)]))
     return tuple(result)
 
 
 def named_modules(env: Mapping[str, str]) -> list[str]:
-    """Return the modules named in PERSTACK_PLUGINS. With any, they are also looked for in the current folder."""
+    """Return the modules named in PERSTACK_PLUGINS. If there are any, imports also search the current folder."""
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
     if modules:
         from pydantic import TypeAdapter
 
-        # pydantic loads its plugins with the first validator: after the next line it would search the current folder
+        # pydantic loads its plugins with the first validator: later it would search the current folder for them
         TypeAdapter(int)
         restore_current_folder()
     return modules

@@ -68,7 +68,7 @@ def signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        # the rest runs as another user (sudo): it cannot be ended, but it exists
+        # the remaining processes run as another user (sudo): they exist, but cannot be ended
         return True
     return True
 
@@ -82,7 +82,7 @@ async def _wait_for_end(group: int, timeout_s: float) -> _GroupState:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + timeout_s, _FIRST_CHECK_INTERVAL_S
     while signal_group(group, 0):
-        if pause > 2 * _FIRST_CHECK_INTERVAL_S and not _has_living(group):
+        if pause > 2 * _FIRST_CHECK_INTERVAL_S and not _has_living_process(group):
             return "dead"
         if loop.time() >= deadline:
             return "living"
@@ -91,7 +91,7 @@ async def _wait_for_end(group: int, timeout_s: float) -> _GroupState:
     return "nobody"
 
 
-def _has_living(group: int) -> bool:
+def _has_living_process(group: int) -> bool:
     """Return whether a process of the group still runs. In a container without a reaper, zombies stay listed."""
     with suppress(OSError):
         states = [_state_and_group(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208

@@ -43,13 +43,13 @@ class ProgramRecord:
 
     def begin(self) -> None:
         """Record the host process, before the program starts."""
-        machine, ours = boot_identity(), os.getpid()
+        machine, own_pid = boot_identity(), os.getpid()
         if machine is None:
             return
         with suppress(OSError):
             self.path.parent.mkdir(0o700, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            os.write(self._file, f"{machine} {ours} {process_start_time(ours)}\n".encode())
+            os.write(self._file, f"{machine} {own_pid} {process_start_time(own_pid)}\n".encode())
 
     def record_program(self, pid: int, start: str | None) -> None:
         """Record the program's process, after its start."""
@@ -84,9 +84,9 @@ def _all_remaining_groups(folder: Path) -> dict[Path, set[int]]:
     groups: dict[Path, set[int]] = {}
     with suppress(OSError):
         for path in islice(folder.iterdir(), _MAX_FILES):
-            remaining = _remaining_groups(path)
-            if remaining is not None:
-                groups[path] = remaining
+            remaining_groups = _remaining_groups(path)
+            if remaining_groups is not None:
+                groups[path] = remaining_groups
     return groups
 
 
@@ -99,30 +99,32 @@ def _remaining_groups(path: Path) -> set[int] | None:
         return None
     if not lines or len(lines[0]) != 3 or lines[0][0] != boot_identity():
         return None
-    _, host, began = lines[0]
-    if _start_of(host) == began:
+    _, host_pid, host_start = lines[0]
+    if _start_time(host_pid) == host_start:
         return None
     groups = _groups_with_mark(path.name)
     if len(lines) > 1 and len(lines[1]) == 2:
         pid, start = lines[1]
-        now = _start_of(pid)
-        if now == start:
+        current_start = _start_time(pid)
+        if current_start == start:
             return {int(pid)}
         # without its leader, only processes with the mark identify the group
-        return groups & {int(pid)} if now is None else set()
+        return groups & {int(pid)} if current_start is None else set()
     return groups
 
 
-def _start_of(pid: str) -> str | None:
+def _start_time(pid: str) -> str | None:
     return process_start_time(int(pid)) if pid.isascii() and pid.isdigit() and len(pid) < 10 else None
 
 
 def _groups_with_mark(mark: str) -> set[int]:
     variable = f"{MARK}={mark}".encode()
-    return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, variable) and (group := group_of(entry))}
+    return {
+        group for entry in Path("/proc").glob("[0-9]*") if _has_variable(entry, variable) and (group := group_of(entry))
+    }
 
 
-def _has(entry: Path, variable: bytes) -> bool:
+def _has_variable(entry: Path, variable: bytes) -> bool:
     try:
         return variable in (entry / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -171,7 +173,7 @@ class ProcessGuard:
         self._mutex = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
-        self._known: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
+        self._sent_lines: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
         self._records: dict[str, ProgramRecord] = {}
         self._marks: dict[Process, str] = {}
         self._prefix = os.urandom(8).hex()
@@ -180,27 +182,27 @@ class ProcessGuard:
     @contextmanager
     def keep_running(self) -> Generator[None]:
         """Keep a started guard running during the block."""
-        self._enter()
+        self._add_user()
         try:
             yield
         finally:
-            self._leave()
+            self._remove_user()
 
     def expect(self, records: Path | None) -> str:
         """Announce a program and return its mark, for MARK in its environment. `records`: folder of its record."""
-        self._enter()
+        self._add_user()
         mark = f"{self._prefix}.{next(self._numbers)}"
         if records is not None:
             self._records[mark] = ProgramRecord(records / mark)
             self._records[mark].begin()
-        self._note(mark, f"+ {mark}\n")
+        self._announce(mark, f"+ {mark}\n")
         return mark
 
     def watch(self, mark: str, process: Process) -> None:
         """Report that the program has started, as the leader of a process group."""
         start = process_start_time(process.pid)
         self._marks[process] = mark
-        self._note(mark, f"+ {mark} {process.pid} {start or ''}\n")
+        self._announce(mark, f"+ {mark} {process.pid} {start or ''}\n")
         if mark in self._records:
             self._records[mark].record_program(process.pid, start)
 
@@ -210,14 +212,14 @@ class ProcessGuard:
         if mark is None:
             return
         with self._mutex:
-            line = self._known.pop(mark, None)
+            line = self._sent_lines.pop(mark, None)
             if line is not None:
-                self._tell(f"- {mark}\n".encode())
+                self._send(f"- {mark}\n".encode())
         record = self._records.pop(mark, None)
         if record is not None:
             record.close()
         if line is not None:
-            self._leave()
+            self._remove_user()
 
     def abandon(self) -> None:
         """Drop all programs after a fork: they belong to the parent process."""
@@ -225,37 +227,38 @@ class ProcessGuard:
             record.close(is_ours=False)
         self._mutex = Lock()
         shell, self._shell = self._shell, None
-        self._users, self._known, self._marks, self._records = 0, {}, {}, {}
+        self._users, self._sent_lines, self._marks, self._records = 0, {}, {}, {}
         self._prefix = os.urandom(8).hex()
         if shell is not None and shell.stdin is not None:
             with suppress(OSError):
                 shell.stdin.close()
 
-    def _enter(self) -> None:
+    def _add_user(self) -> None:
         with self._mutex:
             self._users += 1
 
-    def _leave(self) -> None:
+    def _remove_user(self) -> None:
         with self._mutex:
             self._users -= 1
             if self._users == 0:
-                self._end()
+                self._end_shell()
 
-    def _note(self, mark: str, line: str) -> None:
+    def _announce(self, mark: str, line: str) -> None:
         with self._mutex:
-            self._known[mark] = line.encode()
-            self._tell(self._known[mark])
+            self._sent_lines[mark] = line.encode()
+            self._send(self._sent_lines[mark])
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
+        """Send a line to the guard; start a new guard, with all lines, if there is none."""
         if self._shell is not None and self._shell.stdin is not None:
             with suppress(OSError):
                 os.write(self._shell.stdin.fileno(), line)
                 return
-            self._end()  # another process has killed or stopped the guard
+            self._end_shell()  # another process has killed or stopped the guard
         with suppress(OSError):
-            self._begin()
+            self._start_shell()
 
-    def _begin(self) -> None:
+    def _start_shell(self) -> None:
         shell = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT, MARK, "guard"],
             stdin=subprocess.PIPE,
@@ -268,10 +271,10 @@ class ProcessGuard:
         self._shell = shell
         if shell.stdin is not None:
             with suppress(OSError):
-                shell.stdin.write(b"".join(self._known.values()))
+                shell.stdin.write(b"".join(self._sent_lines.values()))
             os.set_blocking(shell.stdin.fileno(), False)
 
-    def _end(self) -> None:
+    def _end_shell(self) -> None:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.kill()

@@ -66,8 +66,8 @@ def is_at_or_below(path: str, places: tuple[str, ...]) -> bool:
     return any(folded.startswith(f"{place.casefold()}/") for place in places)
 
 
-def holds_one(path: str, places: tuple[str, ...]) -> bool:
-    """Return True if one of `places` is below a path, ignoring upper and lower case."""
+def contains_any(path: str, places: tuple[str, ...]) -> bool:
+    """Return True if a path contains one of `places`, ignoring upper and lower case."""
     folded = f"{path.casefold()}/"
     return any(place.casefold().startswith(folded) for place in places)
 

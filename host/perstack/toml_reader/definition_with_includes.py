@@ -186,7 +186,7 @@ class DefinitionFile:
         if path.absolute().parent.resolve() == self.path.absolute().parent.resolve() == path.resolve().parent:
             return True
         try:
-            check_owner(path, owners=owner_of(self.path))
+            check_owner(path, other_owners=owner_of(self.path))
         except UsageError as error:
             report.error(at, f"{error.message}: make it yours, or take it out")
             return False

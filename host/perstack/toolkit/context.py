@@ -63,7 +63,7 @@ class Blob:
 
 
 async def as_result(value: object, blobs: BlobStore) -> ToolResult | Question:
-    """Convert a value: text unchanged, bytes to blobs, anything else to JSON. Raises SkillError if that cannot be."""
+    """Convert a value: text unchanged, bytes to blobs, anything else to JSON. Raises SkillError if it is no JSON."""
     if isinstance(value, ToolResult | Question):
         return value
     return ToolResult(tuple([await _part(part, blobs) for part in _parts(value)]))

@@ -36,26 +36,26 @@ _PARAMETER = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Documented:
+class ParsedDocstring:
     """A parsed docstring."""
 
     description: str  # the text without the section of the parameters
     parameters: Mapping[str, str]  # the description of each parameter, on one line
 
 
-def read_docstring(docstring: str) -> Documented:
-    """Parse a docstring. Lines indented deeper than a parameter's first line continue its description."""
+def read_docstring(docstring: str) -> ParsedDocstring:
+    """Parse a docstring in Google style. Lines indented deeper than a parameter's first line continue it."""
     description_lines: list[str] = []
-    section: list[str] = []
-    is_inside = False
+    parameter_lines: list[str] = []
+    is_in_section = False
     for line in cleandoc(docstring).splitlines():
         if _SECTION.fullmatch(line):
-            is_inside = True
+            is_in_section = True
             continue
-        is_inside = is_inside and (not line or line.startswith(" "))
-        (section if is_inside else description_lines).append(line)
+        is_in_section = is_in_section and (not line or line.startswith(" "))
+        (parameter_lines if is_in_section else description_lines).append(line)
     description = re.sub(r"\n{3,}", "\n\n", "\n".join(description_lines)).strip()
-    return Documented(description, _parameters(cleandoc("\n".join(["", *section])).splitlines()))
+    return ParsedDocstring(description, _parameters(cleandoc("\n".join(["", *parameter_lines])).splitlines()))
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:
@@ -81,12 +81,12 @@ def read_settings(model: type[BaseModel] | None, declared: JsonObject, skill_nam
     try:
         return model.model_validate_json(to_json(declared), extra=None if "extra" in model.model_config else "forbid")
     except ValidationError as error:
-        problem = in_one_line(error, "settings.")
+        problem = format_errors(error, "settings.")
         raise SkillError(f"skill {skill_name!r} cannot be used as perstack.toml declares it: {problem}") from error
 
 
-def in_one_line(error: ValidationError, prefix: str = "") -> str:
-    """Return pydantic's errors with their places, without the values, which may be secret."""
+def format_errors(error: ValidationError, prefix: str = "") -> str:
+    """Return pydantic's errors in one line, with their places and without the values, which may be secret."""
     return "; ".join(
         f"{prefix}{'.'.join(map(str, detail['loc']))}: {detail['msg']}" if detail["loc"] else detail["msg"]
         for detail in error.errors(include_url=False, include_input=False)
@@ -129,7 +129,7 @@ class ToolFunction:
             schema = self._adapter.json_schema(schema_generator=_Schemas)
         except PydanticUserError as error:
             raise SkillError(
-                f"{_shown_name(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
+                f"{_label(self.function)}: {str(error).splitlines()[0]}; use types that pydantic reads from JSON"
             ) from error
         return ToolSpec(
             name=self.name,
@@ -146,7 +146,7 @@ class ToolFunction:
         try:
             return cast("dict[str, object]", self._adapter.validate_json(to_json(named_arguments(self.subject, args))))
         except ValidationError as error:
-            raise SkillError(f"Wrong arguments: {in_one_line(error)}") from error
+            raise SkillError(f"Wrong arguments: {format_errors(error)}") from error
 
     @cached_property
     def _adapter(self) -> TypeAdapter[object]:
@@ -218,40 +218,45 @@ def tool_function(
     settings: type[object] | None,
 ) -> ToolFunction:
     """Validate a function when its module is imported. Raises PluginError with what to change."""
-    place = _shown_name(function)
+    label = _label(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise PluginError(f"{place}: return a list instead of yielding: the model gets one result")
+        raise PluginError(f"{label}: return a list instead of yielding: the model gets one result")
     name = name or function.__name__
     if not LEGAL_TOOL_NAME.fullmatch(name):
-        raise PluginError(f"{place}: {name!r} is not a valid name of a tool; use at most 64 of a-z, A-Z, 0-9, _ and -")
-    documented = read_docstring(function.__doc__ or "")
-    description = description or documented.description
+        raise PluginError(f"{label}: {name!r} is not a valid name of a tool; use at most 64 of a-z, A-Z, 0-9, _ and -")
+    docstring = read_docstring(function.__doc__ or "")
+    description = description or docstring.description
     if not description:
-        raise PluginError(f"{place}: describe it in a docstring: the model chooses a tool by its description")
-    hints = _hints(function, place)
+        raise PluginError(f"{label}: describe it in a docstring: the model chooses a tool by its description")
+    hints = _type_hints(function, label)
     model_parameters: list[inspect.Parameter] = []
     contexts: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
-        _check_parameter(parameter, place)
+        _check_parameter(parameter, label)
         hint = hints[parameter.name]
         if get_origin(hint) is ToolContext or hint is ToolContext:
-            _check_context(hint, settings, place)
+            _check_context(hint, settings, label)
             contexts.append(parameter.name)
         else:
-            model_parameters.append(_describe_parameter(parameter, hint, documented.parameters.get(parameter.name)))
+            model_parameters.append(_describe_parameter(parameter, hint, docstring.parameters.get(parameter.name)))
     if len(contexts) > 1:
-        raise PluginError(f"{place}: take one ToolContext, not {len(contexts)}")
-    unknown = set(documented.parameters) - {parameter.name for parameter in model_parameters} - set(contexts)
-    if unknown:
-        raise PluginError(f"{place}: the docstring describes {', '.join(sorted(unknown))}, which is not a parameter")
-    missing = set(subject.names if subject is not None else ()) - {parameter.name for parameter in model_parameters}
-    if missing:
-        raise PluginError(f"{place}: its subject names {', '.join(sorted(missing))}, which is not a parameter")
+        raise PluginError(f"{label}: take one ToolContext, not {len(contexts)}")
+    unknown_names = set(docstring.parameters) - {parameter.name for parameter in model_parameters} - set(contexts)
+    if unknown_names:
+        raise PluginError(
+            f"{label}: the docstring describes {', '.join(sorted(unknown_names))}, which is not a parameter"
+        )
+    missing_names = set(subject.names if subject is not None else ()) - {
+        parameter.name for parameter in model_parameters
+    }
+    if missing_names:
+        raise PluginError(f"{label}: its subject names {', '.join(sorted(missing_names))}, which is not a parameter")
     context = contexts[0] if contexts else None
     return ToolFunction(name, description, effect, polling, pin, subject, function, tuple(model_parameters), context)
 
 
-def _shown_name(function: Function) -> str:
+def _label(function: Function) -> str:
+    """Return the function's name and place for messages."""
     code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
     name, module = getattr(function, "__qualname__", function), function.__module__
     if code is not None and module == code.co_filename:  # a `file`, whose module has its path as its name
@@ -266,41 +271,41 @@ def shown_path(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _hints(function: Function, place: str) -> Mapping[str, object]:
+def _type_hints(function: Function, label: str) -> Mapping[str, object]:
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
         raise PluginError(
-            f"{place}: {error}; define or import what the type hints name above it, outside of functions"
+            f"{label}: {error}; define or import what the type hints name above it, outside of functions"
             " and of `if TYPE_CHECKING`"
         ) from error
 
 
-def _check_parameter(parameter: inspect.Parameter, place: str) -> None:
+def _check_parameter(parameter: inspect.Parameter, label: str) -> None:
     if parameter.kind not in _NAMED_KINDS:
         raise PluginError(
-            f"{place}: parameter {str(parameter).partition(':')[0]} cannot be passed by name; make it an ordinary one"
+            f"{label}: parameter {str(parameter).partition(':')[0]} cannot be passed by name; make it an ordinary one"
         )
     if parameter.annotation is inspect.Parameter.empty:
         raise PluginError(
-            f"{place}: parameter {parameter.name} has no type; annotate it, as in `{parameter.name}: str`"
+            f"{label}: parameter {parameter.name} has no type; annotate it, as in `{parameter.name}: str`"
         )
 
 
-def _check_context(hint: object, settings: type[object] | None, place: str) -> None:
-    declared = get_args(hint)[:1]
-    expected = settings or type(None)
-    if declared and declared != (expected,):
-        names = [getattr(item, "__name__", str(item)) for item in (*declared, expected)]
+def _check_context(hint: object, settings: type[object] | None, label: str) -> None:
+    declared_type = get_args(hint)[:1]
+    expected_type = settings or type(None)
+    if declared_type and declared_type != (expected_type,):
+        names = [getattr(item, "__name__", str(item)) for item in (*declared_type, expected_type)]
         raise PluginError(
-            f"{place}: the Toolkit's settings are {names[1]}, so take ToolContext[{names[1]}], not {names[0]}"
+            f"{label}: the Toolkit's settings are {names[1]}, so take ToolContext[{names[1]}], not {names[0]}"
         )
 
 
 def _describe_parameter(parameter: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
     """Return the parameter as keyword-only, with its resolved type and, unless Field has one, its description."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    has_words = any(isinstance(item, FieldInfo) and item.description for item in (*metadata, parameter.default))
-    if description and not has_words:
+    has_description = any(isinstance(item, FieldInfo) and item.description for item in (*metadata, parameter.default))
+    if description and not has_description:
         hint = Annotated[hint, Field(description=description)]
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)

@@ -39,7 +39,7 @@ class Lifespan(Generic[ResourceT]):
     async def resource(self) -> ResourceT:
         """Return the yielded resource, entering the manager first. Raises SkillError if that fails or has failed."""
         if self._task is None:
-            self._task = asyncio.create_task(self._live())
+            self._task = asyncio.create_task(self._hold_resource())
         if not self._entered.done():
             await asyncio.wait({self._task, self._entered}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
@@ -57,14 +57,15 @@ class Lifespan(Generic[ResourceT]):
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _live(self) -> None:
+    async def _hold_resource(self) -> None:
+        """Enter and exit the context manager, both in this task, which `close` ends."""
         async with self._manager as resource:
             self._yielded.append(resource)
             self._entered.set_result(None)
             await self._ending.wait()
 
     def _error_of(self, task: asyncio.Task[None]) -> SkillError:
-        error = _leaf(None if task.cancelled() else task.exception())
+        error = _first_leaf(None if task.cancelled() else task.exception())
         if isinstance(error, SkillError):
             return error
         reason = f"{type(error).__name__}: {error}" if error is not None else "it was cancelled"
@@ -95,7 +96,7 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
     @override
     async def call(self, tool_call: ToolCall) -> ToolResult | Question:
         tool = self._functions[tool_call.tool_name]
-        cancelled = threading.Event()
+        is_cancelled = threading.Event()
         is_async = inspect.iscoroutinefunction(tool.function)
         arguments = tool.bind(tool_call.args)
         if tool.context_name is not None:
@@ -105,14 +106,14 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
                 setup.workspace,
                 setup.env,
                 await self._resource(),
-                tool_call if is_async else _thread_safe_call(tool_call, cancelled),
+                tool_call if is_async else _thread_safe_call(tool_call, is_cancelled),
                 parts=setup.parts,
-                is_cancelled=cancelled.is_set,
+                is_cancelled=is_cancelled.is_set,
             )
         if is_async:
             value = await cast("Awaitable[object]", tool.function(**arguments))
         else:
-            value = await _run_in_thread(tool, arguments, cancelled)
+            value = await _run_in_thread(tool, arguments, is_cancelled)
         return await as_result(value, tool_call.blobs)
 
     @override
@@ -128,35 +129,37 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
 # may check `is_cancelled`.
 
 
-async def _run_in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancelled: threading.Event) -> object:
-    variables = copy_context()
+async def _run_in_thread(tool: ToolFunction, arguments: Mapping[str, object], is_cancelled: threading.Event) -> object:
+    context = copy_context()
 
     def work() -> object:
         try:
-            return variables.run(tool.function, **arguments)
+            return context.run(tool.function, **arguments)
         except (StopIteration, SystemExit) as error:  # asyncio passes on neither: one hangs, the other ends the process
             raise SkillError(f"the tool raised {type(error).__name__}: {error}") from error
 
     try:
         value = await in_daemon_thread(work, f"tool {tool.name}")
     except asyncio.CancelledError:
-        cancelled.set()
+        is_cancelled.set()
         raise
-    return await value if inspect.isawaitable(value) else value  # a decorated async function looks like a plain one
+    return (
+        await value if inspect.isawaitable(value) else value
+    )  # a decorated async function looks like a plain one, and returns an awaitable
 
 
-def _thread_safe_call(tool_call: ToolCall, cancelled: threading.Event) -> ToolCall:
+def _thread_safe_call(tool_call: ToolCall, is_cancelled: threading.Event) -> ToolCall:
     """Return the call with progress that any thread may show, until the call is cancelled."""
     loop = asyncio.get_running_loop()
 
     def show(text: str) -> None:
-        if not cancelled.is_set():
+        if not is_cancelled.is_set():
             loop.call_soon_threadsafe(tool_call.on_progress, text)
 
     return replace(tool_call, on_progress=show)
 
 
-def _leaf(error: BaseException | None) -> BaseException | None:
+def _first_leaf(error: BaseException | None) -> BaseException | None:
     """Return the first error inside nested groups, whose own messages only give a number of errors."""
     while isinstance(error, BaseExceptionGroup):
         exceptions = cast("BaseExceptionGroup[BaseException]", error).exceptions

@@ -135,7 +135,7 @@ class DispatcherQueue:
         run = (await self._reader.load(job_id)).coordinator
         return reason_to_resume(run, self._source.setup.clock.now()) is not None
 
-    def decide_queueing(
+    def requests(
         self, setup: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how.
@@ -155,7 +155,7 @@ class DispatcherQueue:
 
         return request
 
-    async def submit_order(self, summary: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Order the Job if its status is `queued`, and return `summary`."""
         if summary.status == "queued":
             await self._order(summary)

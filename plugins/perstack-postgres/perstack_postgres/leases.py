@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.support.storage import already_driven, no_job
-from perstack.system.concurrency import end, shield_until_done
+from perstack.system.concurrency import cancel_and_wait, shield_until_done
 from perstack_postgres import statements
 from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
 from perstack_postgres.schema import key_of
@@ -197,7 +197,7 @@ class PostgresLeases:
 
     async def _stop_heartbeats(self) -> None:
         heartbeat_task, self._heartbeat_task = self._heartbeat_task, None
-        await end(heartbeat_task)
+        await cancel_and_wait(heartbeat_task)
 
     def _connection_lock(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()

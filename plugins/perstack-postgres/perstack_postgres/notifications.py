@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from perstack.errors import StorageError
 from perstack.ports.storage import Watch
-from perstack.system.concurrency import end
+from perstack.system.concurrency import cancel_and_wait
 from perstack_postgres.connections import FAILURES, Connection, Connections
 from perstack_postgres.leases import JobKey
 
@@ -69,12 +69,12 @@ class Notices:
             if not self._watched[name]:
                 del self._watched[name]
             if not self._watched:
-                await end(self._listening)
+                await cancel_and_wait(self._listening)
 
     async def close(self) -> None:
         """Stop listening and send the queued notifications."""
-        await end(self._listening)
-        await end(self._sending)
+        await cancel_and_wait(self._listening)
+        await cancel_and_wait(self._sending)
         # A cancelled task would keep its half-open connection alive.
         self._listening = self._sending = None
         if self._unsent:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
 from perstack.support.work_items import order_of, to_json
-from perstack.system.concurrency import end, shield_until_done
+from perstack.system.concurrency import cancel_and_wait, shield_until_done
 from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import PLAIN, Engine, fetch_row, installed_version, labels_of, unwrap_errors
@@ -59,7 +59,7 @@ class ProcrastinateSeat(Seat):
             with suppress(DispatcherError, TimeoutError):
                 await shield_until_done(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
         finally:
-            await end(self._listening)
+            await cancel_and_wait(self._listening)
 
     @override
     async def claim(self) -> Claim | None:

@@ -23,7 +23,7 @@ from perstack.ports.dispatcher import Load, WorkerInfo
 from perstack.schedules.calendar import calendar_of
 from perstack.schedules.schedules import ScheduleStatus
 from perstack.state_guard.guarded_state import require_own_state
-from perstack.system.concurrency import leaves
+from perstack.system.concurrency import leaf_errors
 from perstack.tasks.summaries import TaskSummary
 from perstack_studio.costs import number
 from perstack_studio.plots import Plot, line_plot
@@ -88,7 +88,7 @@ async def read_section(read: Callable[[Studio], Awaitable[T]], studio: Studio) -
     except TimeoutError:
         return Section(failure=f"there was no answer within {_SECTION_TIMEOUT_S:g} seconds")
     except Exception as error:  # noqa: BLE001 - a storage or a dispatcher of a plugin may raise anything
-        cause = leaves(error)[0]
+        cause = leaf_errors(error)[0]
         text = cause.text_for(cli_phrase) if isinstance(cause, PerstackError) else f"{type(cause).__name__}: {cause}"
         return Section(failure=" ".join(text.split()))
 

@@ -27,13 +27,13 @@ class JobQueue(Protocol):
         """Record a new Job for a worker to drive from `at` (milliseconds since 1970), and return its summary."""
         ...
 
-    def decide_queueing(
+    def requests(
         self, setup: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how."""
         ...
 
-    async def submit_order(self, summary: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Submit the order of a Job that is queued, and return the summary."""
         ...
 

@@ -229,9 +229,9 @@ class Jobs(JobReader):
             base = await self._base_run(job, resume_from)
             return await answer_in_branch(self, base, resume_from, setup.expert(base.start.expert_key), unread_answer)
 
-        queue = self.queue.decide_queueing(setup, by, drive)
+        queue = self.queue.requests(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=resumes, queue=queue)
-        return results.read(await self.queue.submit_order(summary))
+        return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -301,9 +301,9 @@ class Jobs(JobReader):
             decisions = PersonDecisions(settled={**retried, **settled}, signal=signal, limited_by=by)
             return ResumedRun(run, reason, limits, decisions=decisions)
 
-        queue = None if drive else self.queue.decide_queueing(setup, by, drive)
+        queue = None if drive else self.queue.requests(setup, by, drive)
         summary = await self.runner.run_existing(setup, job_id, decide, on_event, resumes=True, queue=queue)
-        return results.read(summary if queue is None else await self.queue.submit_order(summary))
+        return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None

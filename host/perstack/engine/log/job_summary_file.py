@@ -10,7 +10,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, as_running, summarize
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
-from perstack.system.concurrency import end, shield_until_done
+from perstack.system.concurrency import cancel_and_wait, shield_until_done
 
 _WRITE_INTERVAL_S = 0.1  # minimum seconds between two writes of job.json while a Job runs
 
@@ -41,7 +41,7 @@ class JobSummaryFile:
             yield
         finally:
             self._is_kept = False
-            await end(self._updates)
+            await cancel_and_wait(self._updates)
 
     async def _write_changes(self) -> None:
         while self._has_changed:  # then end: a Job that waits keeps no task for its summary

@@ -283,7 +283,7 @@ class ProviderPool:
                 split_name(candidate.name, self.factories) if candidate.may_name_provider else (None, candidate.name)
             )
             is_chosen = provider is not None and name == provider.provider_name
-            if candidates.is_of_provider if name is None else candidates.takes_others or is_chosen:
+            if candidates.belongs_to_provider if name is None else candidates.allows_other_providers or is_chosen:
                 usable.append((name, model))
         return tuple(usable)
 

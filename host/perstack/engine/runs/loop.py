@@ -85,7 +85,7 @@ from perstack.engine.runs.playback_protocol import fail_if_differs_from_recordin
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import refuse_calls, run_tools
 from perstack.ports.parts import Part
-from perstack.system.concurrency import leaves, shield_until_done
+from perstack.system.concurrency import leaf_errors, shield_until_done
 
 MAKE_ROOM: Part[Callable[[RunDrive, Shrink | Compact], Awaitable[None]]] = Part("compaction")
 """Part that shrinks old results of a Run or summarizes its history. It records that, or that no budget allows it."""
@@ -120,7 +120,7 @@ class RunLoop:
         try:
             await self._drive_run(session, None)
         except BaseExceptionGroup as group:
-            raise leaves(group)[0] from group  # report the first failure: a person can act on one line
+            raise leaf_errors(group)[0] from group  # report the first failure: a person can act on one line
 
     async def _drive_run(self, session: RunSession, expert_key: str | None) -> None:
         """Drive one Run until it ends or stops, at the latest at the time limit of the Job or of its Expert."""

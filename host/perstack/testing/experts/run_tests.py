@@ -255,7 +255,7 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
                 written.expert,
                 test.expect.command,
                 summary.text or "",
-                timeout=test.timeout,
+                timeout_ms=test.timeout,
                 variables={PROJECT_VARIABLE: str(written.folder)},
             )
         facts = facts_of(summary, await host.audit.calls(summary.id))
