@@ -40,7 +40,7 @@ class _LazyInit:
         self._cls = cls
         self._frozen = frozen
         self._uses = 0
-        self._parameters: _Parameters | None = None
+        self._parameters: _InitParameters | None = None
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
         """Return a function that sets the fields of one of the first values; later compile `__init__` for the class."""
@@ -53,7 +53,7 @@ class _LazyInit:
 
     def _set(self, instance: object, *args: object, **kwargs: object) -> None:
         if self._parameters is None:
-            self._parameters = _Parameters(self._cls)
+            self._parameters = _InitParameters(self._cls)
         values = self._parameters.values_of(args, kwargs)
         if values is None:
             _compile_init(self._cls, frozen=self._frozen)(instance, *args, **kwargs)  # raises the TypeError
@@ -65,7 +65,7 @@ class _LazyInit:
             cast("Any", instance).__post_init__()
 
 
-class _Parameters:
+class _InitParameters:
     """The parameters of a class's `__init__`, and the defaults of its fields."""
 
     def __init__(self, cls: type) -> None:

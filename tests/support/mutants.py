@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         "the driver does not take a text again that a crash left in the mailbox",
         "perstack.posted_texts.model",
-        "if posted.id in taken or posted.id in withdrawn:",
-        "if posted.id in withdrawn:",
+        "if posted.id in taken_ids or posted.id in withdrawn_ids:",
+        "if posted.id in withdrawn_ids:",
         "tests/posted_texts/test_taking.py -k withdrawn",
     ),
     Mutant(

@@ -27,7 +27,7 @@ from perstack.recordings.recorded_calls import names_and_subjects
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedResult:
+class RecordedResult:
     """Recorded result of a call."""
 
     result: ToolResult | Question
@@ -44,7 +44,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
 
-async def played_results(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
+async def played_results(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str, RecordedResult] | None:
     """Return the recorded results of these calls, by id, without calls that are really run.
 
     Returns None, and fails the Run, if one is missing from the recording.
@@ -139,7 +139,7 @@ def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 
 
-async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> PlayedResult:
+async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> RecordedResult:
     place, step = session.place, session.run.step
     args, changed = (call.part.args, None) if call.asked_args is None else (call.asked_args, call.part.args)
     asked_call = AskedCall(
@@ -147,7 +147,7 @@ async def _play_call(player: Player, session: RunSession, call: Call, blobs: Blo
     )
     said_form = player.question(asked_call, len(call.answers))
     if said_form is not None:
-        return PlayedResult(Question(message=said_form.question, requested_schema=said_form.requested_schema))
+        return RecordedResult(Question(message=said_form.question, requested_schema=said_form.requested_schema))
     recorded = player.result(asked_call)
     contents: list[ResultContent] = []
     for part in recorded.result or ():
@@ -156,7 +156,7 @@ async def _play_call(player: Player, session: RunSession, call: Call, blobs: Blo
             contents.append(BlobPart(sha256=part.blob, mime_type=part.mime_type, size=part.size, name=part.name))
         else:
             contents.append(TextPart(text=part.text))
-    return PlayedResult(ToolResult(tuple(contents), recorded.failed), recorded.usage)
+    return RecordedResult(ToolResult(tuple(contents), recorded.failed), recorded.usage)
 
 
 def player_of(provider: Provider) -> Player | None:

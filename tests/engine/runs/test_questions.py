@@ -281,7 +281,7 @@ def test_what_a_delegate_asked_is_not_answered_anew(bench: Bench) -> None:
     host = bench.host(script, *experts, plugins=(Travel(),))
     wait_for(host.run("boss", "q", job_id="job", on_event=seen))
     places = {event.run_id: event.checkpoint_id for event in seen.of("stopRunByInteractiveTool")}
-    with pytest.raises(UsageError, match="a delegate was at work"):
+    with pytest.raises(UsageError, match="delegates were running at"):
         wait_for(host.answer("Rome", resume_from=places["job-1"]))
     with pytest.raises(UsageError, match="delegate's checkpoint"):
         wait_for(host.answer("Rome", resume_from=places["job-2"]))
