@@ -97,14 +97,14 @@ def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
 
 def _compared(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
     """Compare only the changed lines and the lines around them: this is quick for a file of any length."""
-    end = change.at + len(change.old)
-    first = _line_start(data, change.at)
+    end = change.offset + len(change.old)
+    first = _line_start(data, change.offset)
     for _ in range(CONTEXT):
         first = _line_start(data, max(0, first - 1))
     last = _line_end(data, end)
     for _ in range(CONTEXT):
         last = _line_end(data, last)
-    after = data[first : change.at] + change.new + data[end:last]
+    after = data[first : change.offset] + change.new + data[end:last]
     hunks = line_diff(split_lines(data[first:last]), split_lines(after), Effort(_MAX_STEPS)).hunks
     above = data.count(b"\n", 0, first)
     numbered = [hunk._replace(old=hunk.old + above, new=hunk.new + above) for hunk in hunks]

@@ -168,7 +168,7 @@ class JobBudget:
     async def _reserve_when_possible(self, run: Run, bound: Bound, used: Amount = NO_AMOUNT) -> Grant | BudgetRefusal:
         while True:
             await self._write_all_but(run.id)
-            decision = self.ledger.reserve(run.id, bound, mine=used)
+            decision = self.ledger.reserve(run.id, bound, own=used)
             if not isinstance(decision, WaitForRoom):
                 return decision
             await self._has_room.wait()
