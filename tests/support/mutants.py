@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "an endpoint that asks to be left alone for long pauses the Job",
         "perstack.core.runs.retries_and_fallbacks",
-        "if retry_after is not None and retry_after > MAX_WAIT_S:",
+        "if retry_after_s is not None and retry_after_s > MAX_WAIT_S:",
         "if False:",
         "tests/engine/runs/test_errors_and_retries.py tests/project/test_clock.py",
     ),
