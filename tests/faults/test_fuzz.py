@@ -219,7 +219,7 @@ def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
 def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> None:
     def take(data: bytes) -> None:
         offers_roots(data)
-        taken = [*client_side._messages_in(data)[0]]
+        taken = [*client_side._parse_messages(data)[0]]
         with suppress(ValueError):  # which whoever reads the lines passes over
             taken.append(server_side._parsed(data).message)
         for message in taken:
