@@ -14,7 +14,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Iterate
 from perstack.errors import UsageError
 from perstack.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
-from perstack.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, expert_query
+from perstack.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, expert_query, pending_series
 from perstack.iterations.state import (
     Case,
     FailSeries,
@@ -28,10 +28,10 @@ from perstack.iterations.state import (
     StartSeries,
     StoredSeriesEvent,
     is_better_score,
+    is_target_reached,
     measurement_in,
     measurement_of,
     parse_series_event,
-    is_target_reached,
 )
 
 NAMES = ("a", "b", "c")

@@ -18,7 +18,7 @@ from perstack.core.runs.facts import Closed
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
 from perstack.iterations.evolve import evolve_series
-from perstack.iterations.next_step import Evaluate, job_of_evaluation, evaluation_query, stop_event
+from perstack.iterations.next_step import Evaluate, evaluation_query, job_of_evaluation, stop_event
 from perstack.iterations.state import FailSeries, StartSeries
 from perstack.next_steps import Continue, GiveAnswer
 

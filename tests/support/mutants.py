@@ -341,6 +341,20 @@ MUTANTS = (
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
     ),
     Mutant(
+        "a Job that ends while it is read is not shown as interrupted",
+        "perstack.engine.jobs.reader",
+        "if before is not None and before.heads == job.heads:",
+        "if True:",
+        "tests/engine/jobs/test_reading_while_driven.py",
+    ),
+    Mutant(
+        "an entry that is put during a deletion is gone with its Job",
+        "perstack_postgres.statements",
+        '_KEPT: LiteralString = " FOR KEY SHARE"',
+        '_KEPT: LiteralString = ""',
+        "tests/plugins/postgres/test_postgres_faults.py -k put_during",
+    ),
+    Mutant(
         "parallel Runs that waited for the same last step do not all take it",
         "perstack.engine.runs.generation",
         "if session.run.phase is Phase.READY and run_drive.allowance.steps_left == 0:",
