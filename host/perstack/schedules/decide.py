@@ -180,7 +180,7 @@ def _confirm_job(schedule_state: ScheduleState, current: Occurrence, now: int) -
 
 
 def _decide_action(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
-    # The absolute value, because a clock may have jumped back. A start too early is harmless: an id begins one Job only.
+    # The absolute value, because a clock may have jumped back. A start too early is harmless: an id begins one Job.
     missing_ms = abs(now - current.decided_at)
     state = job_state(summary, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
     return DUE[state]["schedule"]
