@@ -22,7 +22,6 @@ from perstack.workers.orders import (
     count_progress,
     drivers_in,
     ends_its_workers,
-    pause,
 )
 
 NOW = 1_000_000
@@ -79,7 +78,7 @@ def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
 
 
 def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> None:
-    assert after_drive("unreachable", None, NOW) == Requeue(NOW + pause(0))
+    assert after_drive("unreachable", None, NOW) == Requeue(NOW + retry_delay_ms(0))
     for came in ("missing", "newer"):
         assert after_drive(came, None, NOW, reason="no such Job") == Requeue(0, "no such Job")
     for came in ("damaged", "deleted"):
@@ -148,11 +147,11 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
     [
         ("stopped", "completed", Done()),
         ("left", "queued", Requeue(0)),
-        ("busy", "running", Requeue(NOW + pause(2))),
+        ("busy", "running", Requeue(NOW + retry_delay_ms(2))),
         ("unable", "queued", Requeue(0, "why")),
         ("deleted", None, Done()),
         ("missing", None, Requeue(0, "why")),
-        ("unreachable", None, Requeue(NOW + pause(2))),
+        ("unreachable", None, Requeue(NOW + retry_delay_ms(2))),
         ("newer", None, Requeue(0, "why")),
     ],
 )

@@ -51,9 +51,9 @@ def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     >>> dict(files_of_command("cd tools && python3 check.py < draft.md"))
     {'cd': False, 'tools': False, 'python3': False, 'check.py': True, 'tools/check.py': True}
     """
-    found = _files_of_line(command, 0) if isinstance(command, str) else _files_of_words(command, 0)
+    paths = _files_of_line(command, 0) if isinstance(command, str) else _files_of_words(command, 0)
     files: dict[str, bool] = {}
-    for path, is_certain in found:
+    for path, is_certain in paths:
         files[path] = is_certain or files.get(path, False)
     return files
 
@@ -66,13 +66,13 @@ def scripts_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     >>> dict(scripts_of_command("python3 -I check.py draft.md"))
     {'python3': False, 'check.py': True}
     """
-    found = (
+    paths = (
         _files_of_line(command, 0, are_data=True)
         if isinstance(command, str)
         else _files_of_words(command, 0, are_data=True)
     )
     files: dict[str, bool] = {}
-    for path, is_certain in found:
+    for path, is_certain in paths:
         files[path] = is_certain or files.get(path, False)
     return files
 
