@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "an Expert of another file has no effect that the project does not declare",
         "perstack.trust.agreements",
-        "if item.digest not in known]",
+        "if item.digest not in declared_digests]",
         "if False]",
         "tests/doors/cli/test_changing_tools.py -k does_nothing_that",
     ),

@@ -82,7 +82,7 @@ PageSize = Annotated[int, Field(ge=1)]
 TaskIds = Annotated[Sequence[str], BeforeValidator(_as_sequence)]
 
 
-def is_started_at_once(*, start: bool | None, status: FirstStatus | None) -> bool | None:
+def read_start(*, start: bool | None, status: FirstStatus | None) -> bool | None:
     """Return whether a new task starts at once; None if neither argument says. Raises UsageError if they contradict."""
     if status is None or start is None:
         return start if status is None else status == "running"

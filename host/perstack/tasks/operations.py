@@ -38,9 +38,9 @@ from perstack.tasks.arguments import (
     TaskIds,
     Text,
     check_pause,
-    is_started_at_once,
     join_message,
     parse_reason,
+    read_start,
     split_error,
 )
 from perstack.tasks.state import (
@@ -168,11 +168,11 @@ class CreateCommand(OnTask[TaskState]):
 
     def check(self) -> None:
         """Raise UsageError if `start` and `status` contradict."""
-        is_started_at_once(start=self.start, status=self.status)
+        read_start(start=self.start, status=self.status)
 
     def decide(self, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the first events of the task. Raises UsageError."""
-        task_id, is_started = self.task_id, is_started_at_once(start=self.start, status=self.status)
+        task_id, is_started = self.task_id, read_start(start=self.start, status=self.status)
         created = task_events.CreateTask(
             task_id=task_id,
             timestamp=context.now,
