@@ -22,6 +22,7 @@ from perstack.workers.orders import (
     count_progress,
     drivers_in,
     ends_its_workers,
+    retry_delay_ms,
 )
 
 NOW = 1_000_000
