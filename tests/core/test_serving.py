@@ -69,7 +69,7 @@ def job(status: JobStatus, **fields: object) -> JobSummary:
 def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
     came: DriveOutcome, status: JobStatus, after: Done | Requeue
 ) -> None:
-    assert after_drive(came, job(status), NOW, tries=2, reason="no key") == after
+    assert after_drive(came, job(status), NOW, failed_tries=2, reason="no key") == after
 
 
 def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> 
 
 @given(st.sampled_from(get_args(DriveOutcome)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
 def test_a_job_that_needs_nobody_has_no_order(came: DriveOutcome, status: JobStatus, tries: int) -> None:
-    after = after_drive(came, job(status), NOW, tries=tries)
+    after = after_drive(came, job(status), NOW, failed_tries=tries)
     if status in ("completed", "stoppedByInteractiveTool") and came not in ("unreachable", "missing", "newer"):
         assert after == Done()
     if isinstance(after, Requeue):
@@ -159,4 +159,4 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
 def test_an_order_for_a_delegate_waits_again_only_while_there_is_something_to_drive(
     came: DriveOutcome, status: RunStatus | None, after: Done | Requeue
 ) -> None:
-    assert after_delegate(came, status, NOW, tries=2, reason="why") == after
+    assert after_delegate(came, status, NOW, failed_tries=2, reason="why") == after
