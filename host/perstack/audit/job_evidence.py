@@ -131,6 +131,11 @@ class LogFacts:
     facts: tuple[Fact, ...]
     findings: tuple[Finding, ...]
 
+    @property
+    def is_sealed(self) -> bool:
+        """True if its events have digests."""
+        return self.writer is None
+
     def of(self, kind: type[_F]) -> Iterator[_F]:
         """Yield the facts of one kind, in the order of events."""
         return (fact for fact in self.facts if isinstance(fact, kind))

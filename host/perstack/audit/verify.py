@@ -114,7 +114,7 @@ def _check_runs(evidence: JobEvidence) -> Iterator[Result]:
     starts = {run_id: log.start for run_id, log in evidence.logs.items() if log.start is not None}
     for run_id, start in starts.items():
         caller, base = start.delegated_by, start.continued_from
-        if caller is not None and evidence.logs[run_id].writer is None:
+        if caller is not None and evidence.logs[run_id].is_sealed:
             call = calls.get(run_id)
             by_log = None if call is None else (call.place.run_id, call.delegation.tool_call_id)
             if by_log != (caller.run_id, caller.tool_call_id):
@@ -167,7 +167,7 @@ def _delegate_contradictions(evidence: JobEvidence) -> Iterator[Contradiction]:
     }
     for run_id, (delegation, caller) in callers.items():
         log = evidence.logs.get(run_id)
-        if log is not None and log.run is not None and log.writer is None:
+        if log is not None and log.run is not None and log.is_sealed:
             rules = evidence.logs[caller.id].rules
             rules_seq = max((seq for seq, _ in rules if seq <= called_at[run_id]), default=0)
             possible_chains = [chain for seq, chain in rules if seq >= rules_seq]
@@ -175,7 +175,7 @@ def _delegate_contradictions(evidence: JobEvidence) -> Iterator[Contradiction]:
                 yield Contradiction(Place(run_id, 1), log.run.start.type, repetition)
     for place, event, end in evidence.of(DelegateAnswer):
         delegate = evidence.state_at(end.run_id, end.seq)
-        if delegate is not None and evidence.logs[place.run_id].writer is None:
+        if delegate is not None and evidence.logs[place.run_id].is_sealed:
             text = text_of(event.contents)
             for repetition in result_contradictions(
                 event.tool_name, text, event.report, delegate, is_error=event.is_error
@@ -187,7 +187,7 @@ def _report_uncovered(evidence: JobEvidence) -> Iterator[Result]:
     """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, log in evidence.logs.items():
         covered_seq = max((head.seq for covered_id, head in evidence.heads if covered_id == run_id), default=0)
-        if log.writer is None and len(log.chain) > covered_seq:
+        if log.is_sealed and len(log.chain) > covered_seq:
             message = "no head kept elsewhere covers these: nobody would notice if they were cut off or rewritten"
             yield Unchecked("heads", run_id, len(log.chain) - covered_seq, message)
 
@@ -222,6 +222,7 @@ class StoredToolsCheck:
 
 
 async def _check_blobs(evidence: JobEvidence, storage: Storage) -> list[Result]:
+    # By name, the place of the latest redaction that removed it: a blob named after it is kept.
     removed_blobs = {blob.name: blob.place for blob in evidence.of(NamedBlob) if blob.role == "removed"}
     results = await _check_offered_tools(evidence, storage)
     named_blobs = [blob for blob in evidence.of(NamedBlob) if blob.role == "content"]
@@ -351,7 +352,7 @@ def _check_summary_format(evidence: JobEvidence) -> Iterator[Result]:
     if evidence.summary is None:
         yield Unchecked("summary", "", 1, "there is no job.json; what is shown is from the logs")
     elif _parse_summary(evidence.summary) is None:
-        if any(log.writer is not None for log in evidence.logs.values()):
+        if not all(log.is_sealed for log in evidence.logs.values()):
             yield Unchecked("summary", "", 1, "job.json has another format; it is not compared")
         else:
             yield Finding("", 0, "job.json cannot be parsed; delete it: its content is in the logs")
@@ -446,7 +447,7 @@ async def _compare_settings(evidence: JobEvidence, storage: Storage) -> list[Res
         if data is None:
             message = "there is no run-setting.json; what it says is in the log"
             results.append(Unchecked("caches", run_id, 0, message))
-        elif evidence.logs[run_id].writer is None:
+        elif evidence.logs[run_id].is_sealed:
             results += _compare_cache("run-setting.json", run_id, data, run_setting(run.start))
     return results
 
