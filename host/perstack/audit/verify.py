@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import astuple, field
+from dataclasses import field, fields
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -81,7 +81,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
         sum(len(log.chain) for log in evidence.logs.values()),
         tuple(dict.fromkeys(result for result in results if isinstance(result, Finding))),
         tuple(result for result in results if isinstance(result, Unchecked)),
-        Checked(*(sum(counts) for counts in zip(*map(astuple, checked), strict=True))),
+        Checked(**{count.name: sum(getattr(part, count.name) for part in checked) for count in fields(Checked)}),
         redactions=evidence.redactions,
     )
 
