@@ -277,9 +277,6 @@ def describe_place(item: StoredItem, record: TrustRecord | None) -> str:
 
 # Environment of a project.
 
-
-# Environment of a project.
-
 _OPAQUE = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_-]{16,}")
 """Value of a `.env` file that is not shown: it looks like a key, and can be no command line, path or address."""
 
