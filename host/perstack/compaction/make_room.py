@@ -124,7 +124,7 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
         return
     run, overflow = session.run, session.run.context.overflow
     if overflow is not None and is_inferred(overflow) and summary.error is not None:
-        # The endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole.
+        # The endpoint refuses small requests too, so the refusal was not an overflow, and the history must stay whole.
         await record_failure(session, overflow, uncharged=summary.assumed is None)
         return
     model = name if summary.text else ""

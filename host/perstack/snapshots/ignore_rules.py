@@ -116,7 +116,7 @@ def _read(text: bytes) -> _RuleFile:
 
 
 def _translated(line: str) -> tuple[str, bool] | None:
-    """Return a rule as a regular expression for paths, and whether it ignores; None if the line is no rule.
+    """Return a rule as a regular expression for paths, and whether it ignores; None if the line is not a rule.
 
     Paths of folders end in a slash. The library's expressions match contents of a folder too; these match the folder
     itself, because nobody descends into it.

@@ -8,7 +8,7 @@ key of the MAC is in the user's state directory, where no repository can put one
   the folder that it arrives in. Moving a folder within a file system keeps both numbers.
 - A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
   (`perstack trust --state`). A folder that exists with any content is somebody's.
-- An invalid mark is no mark: nothing about it is reported.
+- An invalid mark counts as no mark: nothing about it is reported.
 - A mark with `logs` says that each log that its user's installation began has a mark too (`log_marks`). One without,
   of an earlier version or a new agreement, covers all logs that are there when the host acts on the state next.
 """

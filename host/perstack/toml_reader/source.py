@@ -105,7 +105,7 @@ class NotRead(ValueError):
 
 
 def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
-    """Return a file's content. Raises NotRead if it is too large, and OSError, also if it is no regular file."""
+    """Return a file's content. Raises NotRead if it is too large, and OSError if it is not readable or not regular."""
     try:
         return read_regular(path, max_bytes)
     except FileTooLarge:
@@ -113,7 +113,7 @@ def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
 
 
 def parse_toml(text: str) -> TomlTable:
-    """Parse TOML. Raises NotRead, also for deep nesting or a number of thousands of digits."""
+    """Parse TOML. Raises NotRead if it is invalid, nested too deeply, or has a number of thousands of digits."""
     too_deep = NotRead(f"is nested more than {MAX_TOML_DEPTH} levels deep: make it flatter")
     if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > MAX_TOML_DEPTH):
         raise too_deep

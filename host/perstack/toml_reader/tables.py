@@ -159,7 +159,7 @@ def _tables(annotation: object) -> tuple[type[Record], ...]:
 
 
 def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
-    """Read the valid part of a table, and report the rest. None if `raw` is no table. `extra`: values of fields."""
+    """Read the valid part of a table, and report the rest. None if `raw` is not a table. `extra`: values of fields."""
     if not isinstance(raw, dict):
         keys = [name for name, key in keys_of(model).items() if key.is_required]
         below = (

@@ -292,7 +292,7 @@ class ClaimHandler:
     async def _is_with_suspect(self, claim: HeldClaim) -> bool:
         """Return whether another suspect is driven here: one at a time, to see which one ends the worker.
 
-        A Job that has made progress, or only waits for delegates, is no suspect.
+        A Job that has made progress, or only waits for delegates, is not suspected.
         """
         if not is_suspect(claim.claim.order.takeovers):
             return False

@@ -69,7 +69,7 @@ class StrictCalls(type):
                 return super().__call__(*args, **kwargs)
             except ValidationError as error:
                 problem = error
-            # not in the handler, whose error would be shown, too
+            # not in the handler, whose error would also be shown
             raise UsageError(_message_for(cls, problem, args, kwargs))
 
 

@@ -47,7 +47,7 @@ NO = frozenset(
         "canceled",
     ]
 )
-_WORDS_BEFORE_COMMA = frozenset(("yes", "y", "no", "n"))  # a comma may follow only these: «ok, not yet» is not a yes
+_WORDS_BEFORE_COMMA = frozenset(("yes", "y", "no", "n"))  # a comma may follow only these: "ok, not yet" is not a yes
 
 _WORD_AND_COMMENT = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
@@ -85,7 +85,7 @@ ApprovalWord = Literal["yes", "always", "no"]
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"  # approves for the whole Job; with a colon and an offered rule: all calls of that rule
 WITH = "with"  # followed by a JSON object: these arguments in place of the model's
-ALWAYS_HERE = "always in this project"  # followed by a colon and an offered rule: approves its calls in later Jobs, too
+ALWAYS_HERE = "always in this project"  # followed by a colon and an offered rule: also approves its calls in later Jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
     decision = yes_or_no(alone)
     if decision is None or (
         decision.is_yes and decision.words
-    ):  # «yes: but to another branch» is not a yes to this call
+    ):  # "yes: but to another branch" is not a yes to this call
         raise UsageError(f"the answer does not fit: {describe_accepted(accepted_answers(question))}")
     return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
 
@@ -235,9 +235,9 @@ def describe_accepted(allowed: AcceptedAnswers) -> str:
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
     if allowed.is_approval:
-        return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in «no: because …»"
+        return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in 'no: because …'"
     if allowed.is_yes_no:
-        return "answer yes or no; a text may follow a colon, as in «no: because …»"
+        return "answer yes or no; a text may follow a colon, as in 'no: because …'"
     if allowed.is_list:
         other = ", or other words" if allowed.allows_other else ""
         return f"say any of these, with commas between{other}: {', '.join(allowed.options)}"
@@ -399,7 +399,7 @@ class UnreadAnswer:
     changed: JsonObject | None = None  # changed arguments of the call that it approves, in place of a text
 
     def read_for(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return the answer to this question. Raises UsageError, also if only a person who names it may answer."""
+        """Return the answer to this question. Raises UsageError, also if only a person who names it may."""
         if question.call_digest:
             self._check_approval(question)
         return self.read_unchecked(question)

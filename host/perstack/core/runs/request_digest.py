@@ -57,7 +57,7 @@ def schemas_in(blob: bytes) -> Mapping[str, JsonObject]:
     """Return the schemas of stored tools, by name. Raises ValueError for a blob of another form."""
     tools = read_json(blob)
     if not isinstance(tools, list):
-        raise ValueError("the tools are no list")
+        raise ValueError("the tools are not a list")
     schemas: dict[str, JsonObject] = {}
     for tool in tools:
         if not isinstance(tool, dict) or not isinstance(schema := tool.get("inputSchema"), dict):

@@ -165,7 +165,7 @@ class JobActivity:
         return self._known.get(run_id)
 
     def is_delegate(self, run_id: str) -> bool:
-        """Return whether another Run started this one, also after its end."""
+        """Return whether another Run started this one, even after its end."""
         activity = self._known.get(run_id)
         return activity is not None and activity.is_delegate
 

@@ -156,7 +156,7 @@ async def _generate_reply(
     is_reserved: bool,
     tools_bytes: int,
 ) -> tuple[Generation, ErrorInfo | None] | None:
-    """Return the model's reply after as many attempts as needed, and the reason if it is no usable answer.
+    """Return the model's reply after as many attempts as needed, and the reason if it is not a usable answer.
 
     Return None without a reply, after recording why. `begin` is called again before an attempt whose cost is reserved,
     or whose request has changed.
@@ -196,7 +196,7 @@ async def _problem_after_retries(
     attempts: Attempts,
     prices: Prices,
 ) -> ErrorInfo | None:
-    """Return why the last reply is no answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
+    """Return why the last reply is not an answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
 
     A played reply counts as an answer.
     """

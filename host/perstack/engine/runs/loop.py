@@ -21,7 +21,7 @@ a recording), remote_delegates_protocol.py (drive delegates on other workers) an
 fit images) here, engine/log/snapshot_protocol.py (take snapshots), and `MAKE_ROOM` below (make room in a full context).
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
-`RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
+`RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see "How to add" in
 docs/architecture.md.
 """
 

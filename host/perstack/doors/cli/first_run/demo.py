@@ -109,7 +109,7 @@ def _write(template: Template, folder: Path) -> None:
 
 def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int]:
     """Run the Expert, and return its Job, None if it was interrupted before it began, with the exit status."""
-    overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # its answers of a person count, too
+    overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # including its answers of a person
     options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
     # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
     host, lines = (
