@@ -31,6 +31,7 @@ from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.ports.environment import STATE_KEY
+from perstack.system.files import system_reason
 from perstack.trust.agreements import Agreement
 
 _TEMPLATE = "data-checker"
@@ -77,9 +78,7 @@ def _folder(to: str | None) -> Generator[Path]:
     except FileExistsError:
         raise UsageError(f"--to {to} exists already: name a new folder") from None
     except OSError as error:
-        raise UsageError(
-            f"--to {to} cannot be created: {(error.strerror or '').lower()}; name another folder"
-        ) from None
+        raise UsageError(f"--to {to} cannot be created: {system_reason(error)}; name another folder") from None
     yield folder
 
 
