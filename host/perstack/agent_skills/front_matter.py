@@ -151,7 +151,7 @@ class _KeyLines:
 def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tuple[str, ...]]:
     """Return the table in a text that is not plain YAML, read key by key, and the corrections that this made.
 
-    A value that cannot be read by itself becomes text. The last of several equal keys counts.
+    A value that cannot be read by itself becomes text. If a key is repeated, the last one wins.
     """
     table: dict[str, Value] = {}
     repairs: list[str] = []

@@ -124,7 +124,7 @@ def parse_toml(text: str) -> TomlTable:
     except tomllib.TOMLDecodeError as error:
         match = re.search(_AT_LINE, str(error))
         line = int(match[1]) if match is not None else text.count("\n") + 1
-        hint = ": a text in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
+        hint = ": a string in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
         raise NotRead(f"is not TOML: {error}{hint}", line) from error
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
@@ -136,7 +136,7 @@ def parse_toml(text: str) -> TomlTable:
 def _has_endless_key(line: str) -> bool:
     """Return whether a line has a dotted key with too many parts, which `tomllib` would take quadratic time for."""
     for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
-        # a part with blanks is prose in a multi-line text
+        # a part with blanks is prose in a multi-line string
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
         if any(is_key and len(list(run)) > MAX_TOML_DEPTH for is_key, run in groupby(parts)):
             return True

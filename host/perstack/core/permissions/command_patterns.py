@@ -234,7 +234,7 @@ class _Reader:
 
 def _option(words: Sequence[WordPattern]) -> OptionPattern:
     if not words or not words[0].texts[0].startswith(_OPTION_STARTS):
-        raise ValueError("has something other than options in braces")
+        raise ValueError("has something other than options in braces; group options only, as in `{-l,-a}`")
     if len(words) > 2 or (len(words) == 2 and not words[0].is_literal):
         raise ValueError("has an option with more than one value in braces: separate options by commas")
     _check_option(words[0])

@@ -466,7 +466,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     return stack(*(_DRIVING[name] for name in names), config_option, workspace_option, storage_option)(gather)
 
 
-# the limits for all Jobs of iterations together
+# limits on the total over all Jobs of a series
 total_options = stack(
     click.option(
         "--total-cost", type=DOLLARS, metavar="X", help="For iterations: maximum cost of all their Jobs, in US dollars."
