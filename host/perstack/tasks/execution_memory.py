@@ -199,13 +199,13 @@ class StoredTasks(TaskMemory):
         matching = ((_changed_at(row), task_id) for task_id, row in rows.items() if is_match(row))
         page = newest_first(matching, query.limit, query.after)
         listing = BlockerSearch(self.log, rows)
-        tasks = [await listing.with_blockers(await self.log.of_row(rows[task_id])) for task_id in page.ids]
+        tasks = [await listing.with_blockers(await self.log.summary_of_row(rows[task_id])) for task_id in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged_tasks(self) -> tuple[TaskSummary, ...]:
         """Return the tasks that are not archived and whose logs cannot be read, as far as listing has noticed."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
-        return tuple([await self.log.of_row(row) for row in rows])
+        return tuple([await self.log.summary_of_row(row) for row in rows])
 
     @checked
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:

@@ -124,7 +124,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
             rows += await self._rows_from_logs(entries.keys() - {str(row.get("taskId")) for row in rows})
         return rows
 
-    async def of_row(self, row: Row) -> TaskSummary:
+    async def summary_of_row(self, row: Row) -> TaskSummary:
         """Return the summary in a row; from the log if the row is invalid. Raises NotFound."""
         try:
             return TaskSummary.model_validate(row)

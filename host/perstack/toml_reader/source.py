@@ -60,29 +60,29 @@ class Reporter:
         self.search = SearchBudget() if search is None else search
         self._problems = problems
 
-    def error(self, path: KeyPath, message: str) -> None:
+    def error(self, key_path: KeyPath, message: str) -> None:
         """Report an error. It makes the key's Expert unusable; everything, if the key belongs to none."""
-        self._add(path, message, "error")
+        self._add(key_path, message, "error")
 
-    def warn(self, path: KeyPath, message: str) -> None:
-        self._add(path, message, "warning")
+    def warn(self, key_path: KeyPath, message: str) -> None:
+        self._add(key_path, message, "warning")
 
-    def refuse(self, path: KeyPath, message: str) -> None:
+    def refuse(self, key_path: KeyPath, message: str) -> None:
         """Report an error with which no Job of the key's Expert can begin; Jobs that have begun continue."""
-        self._add(path, message, "error", only_new_jobs=True)
+        self._add(key_path, message, "error", only_new_jobs=True)
 
-    def take(self, problem: Problem, path: KeyPath) -> None:
+    def take(self, problem: Problem, key_path: KeyPath) -> None:
         """Report another component's problem at this key."""
-        self._add(path, problem.message, problem.severity)
+        self._add(key_path, problem.message, problem.severity)
 
-    def place(self, path: KeyPath) -> str:
+    def place(self, key_path: KeyPath) -> str:
         """Return `file:line` of a key, for messages about a second place."""
-        return f"{self.source.path}:{self.source.lines.of(path)}"
+        return f"{self.source.path}:{self.source.lines.of(key_path)}"
 
-    def _add(self, path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
-        line = self.source.lines.of(path)
-        expert = str(path[1]) if len(path) > 1 and path[0] == "experts" else None
-        location = (str(self.source.path), line, spell(path) or None)
+    def _add(self, key_path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
+        line = self.source.lines.of(key_path)
+        expert = str(key_path[1]) if len(key_path) > 1 and key_path[0] == "experts" else None
+        location = (str(self.source.path), line, spell(key_path) or None)
         self._problems.append(Problem(message, *location, severity, expert, only_new_jobs))
 
 

@@ -38,15 +38,23 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due_tasks import LABEL as TASK_LABEL
-from perstack.workers.claimed_jobs import ClaimHandler, DispatcherConnection
+from perstack.workers.claimed_jobs import ClaimHandler, DispatcherRetries
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
 MAX_SILENCE_S = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
+CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker claims again if no notification has arrived
+DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
+SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order; each lists all submitted Jobs
 
 _HEALTH_CHECK_INTERVAL_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 _PROBE_JOB_ID = "health"  # id of a Job that need not exist
+_RELEASE_DELAY_MS = 1_000  # milliseconds in which only other workers may claim a Job that this one has no room for
+_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
+_HEARTBEAT_TIMEOUT_S = 5.0
+
+_T = TypeVar("_T")
 
 
 class Health:
@@ -81,16 +89,6 @@ class Health:
             else:
                 self._answered["storage"] = time.monotonic()
             await asyncio.sleep(_HEALTH_CHECK_INTERVAL_S)
-
-
-CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker claims again if no notification has arrived
-DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
-SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order; each lists all submitted Jobs
-_RELEASE_DELAY_MS = 1_000  # milliseconds in which only other workers may claim a Job that this one has no room for
-_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
-_HEARTBEAT_TIMEOUT_S = 5.0
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +136,7 @@ class DueResult(Protocol):
         ...
 
 
-class DueWork(Protocol):
+class DueWorkScheduler(Protocol):
     """Scheduler of tasks and schedules; `perstack.schedules.scheduler` implements it."""
 
     async def watch(self, interval: int, on_woken: Callable[[DueResult], None], *, with_jobs: bool = True) -> None:
@@ -158,7 +156,7 @@ class Worker:
         dispatcher: Dispatcher,
         jobs: Jobs,
         iterations: Iterations,
-        scheduler: DueWork,
+        scheduler: DueWorkScheduler,
         clock: Clock,
         settings: WorkerSettings,
         *,
@@ -175,7 +173,7 @@ class Worker:
         self._clock = clock
         self._settings = settings
         self._report = report
-        self._connection = DispatcherConnection(dispatcher.location, report)
+        self._connection = DispatcherRetries(dispatcher.location, report)
         work = OrderedWork(jobs, iterations, drive(self.name), clock)
         self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()

@@ -191,9 +191,8 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
     if word.casefold() == ALWAYS_HERE and rule in question.offers:
         return Approval(decision="project", rule=rule)
     decision = yes_or_no(alone)
-    if decision is None or (
-        decision.is_yes and decision.words
-    ):  # "yes: but to another branch" is not a yes to this call
+    # "yes: but to another branch" is not a yes to this call
+    if decision is None or (decision.is_yes and decision.words):
         raise UsageError(f"the answer does not fit: {describe_accepted(accepted_answers(question))}")
     return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
 

@@ -256,9 +256,8 @@ class JobActivity:
                 activity.set_activity("waits for the model", now)
             case events.FinishGeneration():
                 self._add_usage(event.usage)
-                if (
-                    not event.message.provider_tools
-                ):  # the usage of several passes together says nothing about the context
+                # the usage of several passes together says nothing about the context
+                if not event.message.provider_tools:
                     activity.context_tokens = event.usage.total_tokens
                 activity.context_window = event.context_window or activity.context_window
                 activity.calls = {

@@ -234,9 +234,8 @@ class RunLoop:
     async def _reopen_if_changed(self, run_drive: RunDrive) -> RunDrive | None:
         """Open the model and skills again if they have changed. If that fails, fail the Run and return None."""
         session, skills = run_drive.session, run_drive.skills
-        if (
-            run_drive.fallback_model != session.run.fallback_model
-        ):  # a fallback model has taken over, or the first one again
+        # a fallback model has taken over, or the first one again
+        if run_drive.fallback_model != session.run.fallback_model:
             return await self._open_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
             return run_drive  # changes of the Expert take effect once all calls of the reply have results
