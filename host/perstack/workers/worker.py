@@ -1,6 +1,6 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-Each claim gets a task in `claimed_jobs.ClaimHandler`, which drives the Job, decides what happens to the order and
+Each claim gets a task in `driving_claims.ClaimHandler`, which drives the Job, decides what happens to the order and
 releases it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
@@ -38,7 +38,7 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due_tasks import LABEL as TASK_LABEL
-from perstack.workers.claimed_jobs import ClaimHandler, DispatcherRetries
+from perstack.workers.driving_claims import ClaimHandler, DispatcherRetries
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
