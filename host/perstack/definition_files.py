@@ -21,6 +21,7 @@ from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import DefinitionError, NotAgreed, Problem, SkillError, UsageError
 from perstack.ports.parts import Parts
+from perstack.system.files import system_reason
 from perstack.toml_reader.definition_with_includes import SCHEDULES, DefinitionFile, LoadedProject
 from perstack.toml_reader.experts import AGENT_SKILLS, Draft
 from perstack.toml_reader.source import NotRead, Reporter, Source, parse_toml
@@ -145,7 +146,7 @@ def read_permissions(path: Path) -> Permissions:
     except NotRead as error:
         raise UsageError(f"{path} {error}") from None
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{path}: {system_reason(error)}") from None
     if list(table) != ["permissions"]:
         raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
     problems: list[Problem] = []

@@ -5,7 +5,7 @@
         print(job.text)
 
 A Host is made of parts: `jobs`, `texts`, `files`, `audit`, `exports`, `tasks`, `iterations`, `schedules`, `experts`,
-`skills` and `storage_admin`. Eight frequent methods of Jobs are methods of the Host, too. Parts that few commands need
+`skills` and `storage_admin`. Eight frequent methods of Jobs are also methods of the Host. Parts that few commands need
 are imported on first use. `Host.use` replaces the definition for what begins next.
 
 Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.

@@ -1,3 +1,3 @@
-"""The version of this package, also its metadata's."""
+"""The version of this package and of its metadata."""
 
 VERSION = "0.1.0"

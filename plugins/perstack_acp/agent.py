@@ -187,7 +187,7 @@ class PerstackAgent:
                 if answer is None:
                     break
                 summary = await self._run_turn(editor_session, answer)
-        # `cancel` may also arrive while a permission request is open and no turn runs (ACP, «Cancellation»).
+        # `cancel` may also arrive while a permission request is open and no turn runs (ACP, "Cancellation").
         return schema.PromptResponse(stop_reason="cancelled" if editor_session.is_cancelled else _stop_reason(summary))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
@@ -349,7 +349,7 @@ async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     wire = ProtocolStdio.take_over()
     with cancel_on_stop_signal():
         async with open_sessions(make_host, expert) as sessions:
-            # a cast, since the agent lacks optional methods: the SDK answers them with «method not found»
+            # a cast, since the agent lacks optional methods: the SDK answers them with "method not found"
             await run_agent(cast("Agent", PerstackAgent(sessions)), _StdioTransport(wire))
 
 

@@ -1,4 +1,4 @@
-"""Events of a Job as `session/update` notifications. Source: Agent Client Protocol, «Prompt Turn»."""
+"""Events of a Job as `session/update` notifications. Source: Agent Client Protocol, "Prompt Turn"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages API: pure functions that encode a request, and a decoder for the stream of a reply.
 
-Other endpoints of the format (Bedrock, Vertex AI) use it too. Source: Anthropic API reference, «Create a Message»
-(request), «Streaming messages» (events), «Prompt caching», «Extended thinking», «Adaptive thinking», «Server tools».
+Other endpoints of the format (Bedrock, Vertex AI) use it too. Source: Anthropic API reference, "Create a Message"
+(request), "Streaming messages" (events), "Prompt caching", "Extended thinking", "Adaptive thinking", "Server tools".
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ _CONTINUE = b',{"role":"user","content":[{"type":"text","text":"%s"}]}' % CONTIN
 _NEVER_MARKED = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
 
 _SERVER_TOOLS = {"webSearch": ("web_search", "web_search_20250305"), "webFetch": ("web_fetch", "web_fetch_20250910")}
-"""Name and type at the API of each server tool. Source: Claude API, «Server tools», «Web search tool»,
-«Web fetch tool».
+"""Name and type at the API of each server tool. Source: Claude API, "Server tools", "Web search tool",
+"Web fetch tool".
 
 These versions of the tools need no code execution.
 """
@@ -192,7 +192,7 @@ def _request_fields(request: GenerationRequest, settings: AnthropicSettings) -> 
 
 
 def takes_schemas(model: str) -> bool:
-    """Return whether the model accepts a schema for its reply. Source: Claude API, «Structured outputs»."""
+    """Return whether the model accepts a schema for its reply. Source: Claude API, "Structured outputs"."""
     return _CLAUDE_FROM_4_5.search(model) is not None
 
 
@@ -424,7 +424,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
 }
-"""Finish reasons. Source: Anthropic documentation, «Handling stop reasons»."""
+"""Finish reasons. Source: Anthropic documentation, "Handling stop reasons"."""
 
 
 class _Block:

@@ -65,7 +65,7 @@ class AnthropicProvider(HttpProvider):
 def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint:
     """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
-    Source: Anthropic API reference, «API overview», section «Authentication»; its SDKs read these variables.
+    Source: Anthropic API reference, "API overview", section "Authentication"; its SDKs read these variables.
     """
     base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
     custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}

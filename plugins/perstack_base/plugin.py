@@ -27,7 +27,7 @@ IMPORT_TIMEOUT_S = 60.0
 
 
 class BaseSkillFactory(SkillFactory):
-    """Factory for `@perstack/base`, also if it is declared as the npm package of that name."""
+    """Factory for `@perstack/base`, even if it is declared as the npm package of that name."""
 
     name = BASE_SKILL
 

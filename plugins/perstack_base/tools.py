@@ -220,7 +220,7 @@ def utf8(args: JsonObject, name: str) -> bytes:
 
 
 def integer(args: JsonObject, name: str) -> int | None:
-    """Return an integer argument, also if it is written 3.0; None if it is missing."""
+    """Return an integer argument, even if it is written 3.0; None if it is missing."""
     value = args.get(name)
     return int(value) if isinstance(value, int | float) else None
 

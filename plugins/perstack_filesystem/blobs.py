@@ -175,7 +175,7 @@ def _write_blobs(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
 
 
 @cache
-def _system_library() -> ctypes.CDLL | None:
+def _libc_with_syncfs() -> ctypes.CDLL | None:
     try:
         system = ctypes.CDLL(None, use_errno=True)
         return system if hasattr(system, "syncfs") else None
@@ -184,11 +184,11 @@ def _system_library() -> ctypes.CDLL | None:
 
 
 def _has_syncfs() -> bool:
-    return _system_library() is not None
+    return _libc_with_syncfs() is not None
 
 
 def _sync_all(folder: OpenDirectory) -> None:
-    system = _system_library()
+    system = _libc_with_syncfs()
     if system is None or system.syncfs(folder.fd):
         number = ctypes.get_errno()
         raise explain(OSError(number, os.strerror(number)), folder.path)

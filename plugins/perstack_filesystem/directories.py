@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from perstack.errors import StorageError
 from perstack.system import files
-from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder, open_regular
+from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder, open_regular, system_reason
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 
 def explain(error: OSError, path: Path) -> StorageError:
     """Return a StorageError that names the file and the action to take."""
-    reason = (error.strerror or str(error)).lower()
+    reason = system_reason(error)
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         reason = "there is a symbolic link or file in place of a directory of this storage; remove it"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -90,7 +90,7 @@ async def generate(
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
-    Source: Gemini API reference, section «Authentication»; Google's and Vercel's SDKs and the
+    Source: Gemini API reference, section "Authentication"; Google's and Vercel's SDKs and the
     original Perstack read these variables.
     """
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])

@@ -1,7 +1,7 @@
 """Decoder for the stream of `streamGenerateContent`.
 
-Source: Gemini API reference, «Generating content» (`GenerateContentResponse`, `Candidate`, `UsageMetadata`), and
-«Thought signatures».
+Source: Gemini API reference, "Generating content" (`GenerateContentResponse`, `Candidate`, `UsageMetadata`), and
+"Thought signatures".
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class GeminiDecoder:
         return (*uses, *parts)
 
     def _add_charged_uses(self, reply: ExpertMessage) -> Usage:
-        """Return the usage with the searches that are charged. Source: Gemini API, «Pricing», grounding."""
+        """Return the usage with the searches that are charged. Source: Gemini API, "Pricing", grounding."""
         calls = [part for part in reply.provider_tools if part.tool_name == "webSearch" and part.args]
         queries = [part.args.get("queries") for part in calls]
         query_count = sum(len(query_list) if isinstance(query_list, list) else 1 for query_list in queries)

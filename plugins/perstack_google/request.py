@@ -1,7 +1,7 @@
 """Encoder of requests to `generateContent`, as pure functions.
 
-Source: Gemini API reference, «Generating content» (`generateContent`, `Content`, `Part`), «Function calling» and
-«Thought signatures».
+Source: Gemini API reference, "Generating content" (`generateContent`, `Content`, `Part`), "Function calling" and
+"Thought signatures".
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def signs_calls(model: str) -> bool:
 def takes_schemas(model: str, *, has_tools: bool) -> bool:
     """Return whether the model accepts a schema for its reply; older ones reject it together with tools.
 
-    Source: Gemini API, «Structured outputs», sections «Model support» and «Structured outputs with tools».
+    Source: Gemini API, "Structured outputs", sections "Model support" and "Structured outputs with tools".
     """
     return _WITHOUT_THINKING.search(model) is None and (signs_calls(model) or not has_tools)
 
@@ -124,13 +124,13 @@ UNSIGNED = "skip_thought_signature_validator"
 """Value that Google accepts instead of a signature for a call by another vendor's model."""
 
 _BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecution": "codeExecution"}
-"""Fields of the API's tools. Source: Gemini API, «Using tools», «Combine built-in tools and function calling».
+"""Fields of the API's tools. Source: Gemini API, "Using tools", "Combine built-in tools and function calling".
 
 Models from Gemini 3 on take them together with functions, if the request asks for the tools' calls in the reply.
 """
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/webp", "image/heic"})
-"""Source: Gemini API, «Image understanding», section «Supported image formats»."""
+"""Source: Gemini API, "Image understanding", section "Supported image formats"."""
 
 
 def encode(

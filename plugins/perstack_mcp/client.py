@@ -100,7 +100,7 @@ class McpClient:
         return self._held_calls.keys()
 
     async def call(self, tool_call: ToolCall, idle_s: float) -> ToolResult | Question:
-        """Call a tool. Raises SkillError, also after `idle_s` seconds without progress reports.
+        """Call a tool. Raises SkillError, for example after `idle_s` seconds without progress reports.
 
         Calls that are made again with answers, because they are not held any more, run one at a time. The server then
         asks again, and over a pipe its questions name no call: in parallel, one call could get the answer to another.

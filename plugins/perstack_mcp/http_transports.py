@@ -181,7 +181,7 @@ class _HttpClient(httpx2.AsyncClient):
         return await self._refusal_response(response, message) if response.is_error else response
 
     def _set_session_header(self, request: httpx2.Request, message: _SentMessage) -> None:
-        """Set the current session's id, also in a request made before the session began; a greeting gets none."""
+        """Set the current session's id, even in a request made before the session began; a greeting gets none."""
         self._is_connected = self._is_connected or (message.is_message and not message.is_greeting)
         if message.is_greeting:
             request.headers.pop(SESSION_ID, None)

@@ -57,7 +57,7 @@ def kind_of(value: JsonValue) -> str:
 
 
 def kind_at(message: JsonObject, key: str) -> str:
-    """Return «missing» for an absent key, otherwise the kind of its value."""
+    """Return "missing" for an absent key, otherwise the kind of its value."""
     return kind_of(message[key]) if key in message else "missing"
 
 

@@ -14,7 +14,7 @@ from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.core.secrets.masking import masked_address
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack.support.variables import check_known, fill
+from perstack.support.variables import fill, require_secrets_known
 from perstack_mcp.http_transports import refuse_private
 from perstack_mcp.login_store import LoginFile, Logins
 from perstack_mcp.server_interface import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
@@ -80,7 +80,7 @@ class RemoteServer:
 
 def fill_endpoint(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
     """Return the definition with `${NAME}` in its address replaced from the environment. Raises SkillError."""
-    check_known((definition.endpoint,), definition.name)
+    require_secrets_known((definition.endpoint,), definition.name)
     endpoint = fill({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
     return definition.model_copy(update=endpoint)
 

@@ -29,7 +29,7 @@ from perstack.errors import SkillError
 from perstack.ports.environment import inherit_variables
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime
 from perstack.ports.skill import SkillContext
-from perstack.support.variables import check_known, fill, variables_in
+from perstack.support.variables import fill, require_secrets_known, variables_in
 from perstack.system import processes
 from perstack.system.process_groups import end_group
 from perstack.system.processes import end_with_block
@@ -58,7 +58,7 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     if missing:
         names = ", ".join(missing)
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
-    check_known((*definition.args, *definition.env.values()), definition.name)
+    require_secrets_known((*definition.args, *definition.env.values()), definition.name)
     args = fill({str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args")
     env = fill(definition.env, context.env, definition.name, "env")
     filled_definition = definition.model_copy(update={"args": tuple(args.values()), "env": env})

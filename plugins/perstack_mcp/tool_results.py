@@ -63,7 +63,7 @@ async def _store_blob(data: str, mime_type: str, name: str | None, blobs: BlobSt
 
 
 def _decode_base64(data: str) -> bytes | None:
-    """Return the bytes of base64, also with line breaks, in the URL alphabet, or without padding; None if invalid."""
+    """Return the bytes of base64, even with line breaks, in the URL alphabet, or without padding; None if invalid."""
     try:
         return b64decode(data, validate=True)
     except ValueError:

@@ -1,7 +1,7 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
 The decoder also accepts the deviations of compatible servers; `kept_reasoning` keeps the fields that these need back
-with a reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk
+with a reply. Source of the reply side: OpenAI API reference, "Chat Completions", section "Streaming" (the chunk
 object).
 """
 
@@ -77,8 +77,8 @@ from perstack_openai.kept_reasoning import (
 )
 from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
-# Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
-# and vision» and «File inputs».
+# Source of the request side: OpenAI API reference, "Chat Completions", section "Create chat completion"; guides "Images
+# and vision" and "File inputs".
 
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:

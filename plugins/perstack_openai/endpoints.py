@@ -72,7 +72,7 @@ class OpenAISettings(CompatibleSettings):
 def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to OpenAI or a compatible server; a server on this machine needs no key.
 
-    Source: OpenAI API reference, «Introduction», section «Authentication»; its SDKs and the
+    Source: OpenAI API reference, "Introduction", section "Authentication"; its SDKs and the
     original Perstack read these variables.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
@@ -154,7 +154,7 @@ class AzureSettings(CompatibleSettings):
 def azure_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to a deployment at Azure, whose name is used as the model's.
 
-    Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; OpenAI's SDK
+    Source: Azure OpenAI documentation, "API version lifecycle" (the v1 API) and "REST API reference"; OpenAI's SDK
     for Azure, the AI SDK and the original Perstack read these variables.
     """
     settings, env = read_settings(AzureSettings, config.setting), config.env
@@ -268,7 +268,7 @@ def _profile_base_url(profile: Profile, settings: EndpointSettings, env: Mapping
 
 
 def _server_url(host: str, port: int | None) -> str:
-    """Convert `host`, `host:port`, `:port` or an address to an address; empty for none. Source: Ollama, «FAQ»."""
+    """Convert `host`, `host:port`, `:port` or an address to an address; empty for none. Source: Ollama, "FAQ"."""
     host = host.strip()
     if not host:
         return ""
@@ -301,7 +301,7 @@ class _ServedModels(BaseModel):
 def served_models(profile: Profile, env: Mapping[str, str]) -> Sequence[OfferedModel]:
     """Return the models of a local server by name. Raises ProviderError without a valid answer.
 
-    Source: OpenAI API reference, «List models»; Ollama documentation, «OpenAI compatibility», `/v1/models`.
+    Source: OpenAI API reference, "List models"; Ollama documentation, "OpenAI compatibility", `/v1/models`.
     """
     import httpx
 

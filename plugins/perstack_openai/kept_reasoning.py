@@ -90,7 +90,7 @@ def _listed_text(items: JsonValue) -> str:
 
 
 def thinking_parts(content: JsonValue) -> list[JsonObject]:
-    """Return the parts of a content that are thinking. Source: Mistral documentation, «Reasoning»."""
+    """Return the parts of a content that are thinking. Source: Mistral documentation, "Reasoning"."""
     parts = content if isinstance(content, list) else []
     return [part for part in parts if isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")]
 

@@ -96,12 +96,12 @@ class Profile:
 
 
 _OPENAI_MODELS = ModelRules(
-    # source: OpenAI guide, «Structured model outputs», section «Supported models»
+    # source: OpenAI guide, "Structured model outputs", section "Supported models"
     take_schemas=r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])",
     without_reasoning=r"gpt-(3|4)|chat-latest",
     call_only_without_reasoning=r"^gpt-(5\.[4-9]|[6-9])",
     fixed_temperature=True,
-    # source: OpenAI documentation, «Reasoning models», section «Reasoning effort»
+    # source: OpenAI documentation, "Reasoning models", section "Reasoning effort"
     efforts=(
         Efforts(r"^o\d", none="low", minimal="low"),
         Efforts(r"^gpt-5(-|$)", none="minimal"),
@@ -131,7 +131,7 @@ PROFILES: tuple[Profile, ...] = (
         address="https://api.openai.com/v1",
         other_hosts=("openai.com",),
         takes_any_address=True,
-        sources=("OpenAI API reference, «Chat Completions»",),
+        sources=('OpenAI API reference, "Chat Completions"',),
         keys=("OPENAI_API_KEY",),
         address_variables=("OPENAI_BASE_URL",),
         priority=20,
@@ -148,7 +148,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="deepseek",
         address="https://api.deepseek.com",
-        sources=("DeepSeek API documentation, «Your First API Call», «Thinking Mode»",),
+        sources=('DeepSeek API documentation, "Your First API Call", "Thinking Mode"',),
         keys=("DEEPSEEK_API_KEY",),
         address_variables=("DEEPSEEK_BASE_URL",),
         priority=40,
@@ -158,7 +158,7 @@ PROFILES: tuple[Profile, ...] = (
         price_list="deepseek",
         refuses=frozenset({"max_completion_tokens", "consecutive users", "null content"}),
         reasoning=("reasoning_content",),
-        needs_reasoning="reasoning_content",  # «Missing `reasoning_content` field in the assistant message»
+        needs_reasoning="reasoning_content",  # "Missing `reasoning_content` field in the assistant message"
         no_reasoning="",
         thinking_switch="on and off",
         models=ModelRules(efforts=(Efforts(minimal="low", medium="high"),)),
@@ -166,7 +166,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="azure-openai",
         address="",
-        sources=("Azure OpenAI documentation, «REST API reference»",),
+        sources=('Azure OpenAI documentation, "REST API reference"',),
         keys=("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
         address_variables=("AZURE_RESOURCE_NAME", "AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL"),
         priority=50,
@@ -180,7 +180,7 @@ PROFILES: tuple[Profile, ...] = (
         name="openrouter",
         address="https://openrouter.ai/api/v1",
         sources=(
-            "OpenRouter documentation, «Reasoning Tokens», section «Preserving Reasoning»",
+            'OpenRouter documentation, "Reasoning Tokens", section "Preserving Reasoning"',
             "pydantic-ai, `providers/openrouter.py`",
         ),
         keys=("OPENROUTER_API_KEY",),
@@ -194,7 +194,7 @@ PROFILES: tuple[Profile, ...] = (
         name="groq",
         address="https://api.groq.com/openai/v1",
         sources=(
-            "Groq documentation, «OpenAI Compatibility», section «Currently Unsupported OpenAI Features»",
+            'Groq documentation, "OpenAI Compatibility", section "Currently Unsupported OpenAI Features"',
             "vercel/ai, `packages/groq`",
         ),
         keys=("GROQ_API_KEY",),
@@ -211,7 +211,7 @@ PROFILES: tuple[Profile, ...] = (
         name="mistral",
         address="https://api.mistral.ai/v1",
         sources=(
-            "Mistral API reference, «Chat»",
+            'Mistral API reference, "Chat"',
             "mistralai/platform-docs-public#7",
             "anomalyco/opencode#1680",
             "charmbracelet/crush#1590",
@@ -240,7 +240,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="xai",
         address="https://api.x.ai/v1",
-        sources=("xAI API reference, «Chat Completions»", "vercel/ai, `packages/xai`"),
+        sources=('xAI API reference, "Chat Completions"', "vercel/ai, `packages/xai`"),
         keys=("XAI_API_KEY",),
         address_variables=("XAI_BASE_URL",),
         priority=83,
@@ -255,7 +255,7 @@ PROFILES: tuple[Profile, ...] = (
         name="together",
         address="https://api.together.xyz/v1",
         sources=(
-            "Together AI documentation, «OpenAI Compatibility», «GLM-5.3 quickstart»",
+            'Together AI documentation, "OpenAI Compatibility", "GLM-5.3 quickstart"',
             "vercel/ai, `packages/togetherai`",
         ),
         keys=("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY"),
@@ -271,7 +271,7 @@ PROFILES: tuple[Profile, ...] = (
         name="fireworks",
         address="https://api.fireworks.ai/inference/v1",
         sources=(
-            "Fireworks AI documentation, «OpenAI compatibility»",
+            'Fireworks AI documentation, "OpenAI compatibility"',
             "FlowiseAI/Flowise#2866 (unknown fields are a 400)",
             "vercel/ai, `packages/fireworks`",
         ),
@@ -288,7 +288,7 @@ PROFILES: tuple[Profile, ...] = (
         name="cerebras",
         address="https://api.cerebras.ai/v1",
         sources=(
-            "Cerebras documentation, «OpenAI Compatibility», «Reasoning»",
+            'Cerebras documentation, "OpenAI Compatibility", "Reasoning"',
             "QwenLM/qwen-code#11045",
             "agno-agi/agno#4508",
             "vercel/ai, `packages/cerebras`",
@@ -310,7 +310,7 @@ PROFILES: tuple[Profile, ...] = (
         other_hosts=("api.moonshot.cn",),
         address="https://api.moonshot.ai/v1",
         sources=(
-            "Moonshot AI documentation, «Use Kimi K2 Thinking Model»",
+            'Moonshot AI documentation, "Use Kimi K2 Thinking Model"',
             "continuedev/continue#11600",
             "HKUDS/nanobot#3939",
             "pydantic-ai, `providers/moonshotai.py`",
@@ -322,7 +322,7 @@ PROFILES: tuple[Profile, ...] = (
         price_list="moonshotai",
         refuses=frozenset({"empty content", "max_completion_tokens", "consecutive users"}),
         reasoning=("reasoning_content",),
-        needs_reasoning="reasoning_content",  # «thinking is enabled but reasoning_content is missing»
+        needs_reasoning="reasoning_content",  # "thinking is enabled but reasoning_content is missing"
         reasoning_models="kimi",
         usage_at="choice",
         thinking_switch="off",
@@ -332,7 +332,7 @@ PROFILES: tuple[Profile, ...] = (
         name="zai",
         other_hosts=("open.bigmodel.cn",),
         address="https://api.z.ai/api/paas/v4",
-        sources=("Z.AI documentation, «Thinking Mode», «Chat Completion»", "pydantic-ai, `providers/zai.py`"),
+        sources=('Z.AI documentation, "Thinking Mode", "Chat Completion"', "pydantic-ai, `providers/zai.py`"),
         keys=("ZAI_API_KEY",),
         address_variables=("ZAI_BASE_URL",),
         priority=88,
@@ -348,7 +348,7 @@ PROFILES: tuple[Profile, ...] = (
         other_hosts=("api.minimaxi.com",),
         address="https://api.minimax.io/v1",
         sources=(
-            "MiniMax documentation, «Compatible OpenAI API»",
+            'MiniMax documentation, "Compatible OpenAI API"',
             "RakuenSoftware/aimee#761 (unknown fields are a 400)",
             "CherryHQ/cherry-studio#16431",
         ),
@@ -365,7 +365,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="ollama",
         address="http://localhost:11434",
-        sources=("Ollama documentation, «OpenAI compatibility», «FAQ»",),
+        sources=('Ollama documentation, "OpenAI compatibility", "FAQ"',),
         keys=("OLLAMA_API_KEY",),
         address_variables=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
         is_local=True,
@@ -379,7 +379,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="lmstudio",
         address="http://localhost:1234",
-        sources=("LM Studio documentation, «OpenAI Compatibility Endpoints»",),
+        sources=('LM Studio documentation, "OpenAI Compatibility Endpoints"',),
         keys=("LMSTUDIO_API_KEY", "LM_API_TOKEN"),
         address_variables=("LMSTUDIO_BASE_URL",),
         is_local=True,
@@ -405,7 +405,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="vllm",
         address="http://localhost:8000",
-        sources=("vLLM documentation, «OpenAI-Compatible Server», «Interleaved Thinking»", "vllm-project/vllm#6862"),
+        sources=('vLLM documentation, "OpenAI-Compatible Server", "Interleaved Thinking"', "vllm-project/vllm#6862"),
         keys=("VLLM_API_KEY",),
         address_variables=("VLLM_BASE_URL",),
         is_local=True,
@@ -418,7 +418,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="sglang",
         address="http://localhost:30000",
-        sources=("SGLang documentation, «OpenAI APIs - Completions», «Reasoning Parser»",),
+        sources=('SGLang documentation, "OpenAI APIs - Completions", "Reasoning Parser"',),
         keys=("SGLANG_API_KEY",),
         address_variables=("SGLANG_BASE_URL",),
         is_local=True,
@@ -431,7 +431,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="litellm",
         address="http://localhost:4000",
-        sources=("LiteLLM documentation, «Proxy», «'Thinking' / 'Reasoning Content'», «Gemini 3»",),
+        sources=('LiteLLM documentation, "Proxy", "\'Thinking\' / \'Reasoning Content\'", "Gemini 3"',),
         keys=("LITELLM_API_KEY", "LITELLM_PROXY_API_KEY"),
         address_variables=("LITELLM_BASE_URL", "LITELLM_PROXY_API_BASE"),
         is_local=True,

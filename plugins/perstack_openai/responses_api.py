@@ -1,7 +1,7 @@
 """Responses API: pure functions that encode a request, and a decoder for the stream of a reply.
 
 Nothing is stored at the vendor: each request contains the whole conversation, with the reasoning as encrypted items.
-Source of the reply side: OpenAI API reference, «Responses», section «Streaming events», and the objects «Response» and
+Source of the reply side: OpenAI API reference, "Responses", section "Streaming events", and the objects "Response" and
 its output items.
 """
 
@@ -69,8 +69,8 @@ from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 
-# Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
-# models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
+# Source of the request side: OpenAI API reference, "Responses", section "Create a model response"; guides "Reasoning
+# models", section "Encrypted reasoning items", "Function calling" and "Conversation state".
 
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
@@ -163,7 +163,7 @@ _HOSTED = {
     "code_interpreter_call": "codeInterpreter",
     "image_generation_call": "imageGeneration",
 }
-"""Tools by the type of their items. Source: OpenAI API reference, «Responses»; guides «Web search», «File search»."""
+"""Tools by the type of their items. Source: OpenAI API reference, "Responses"; guides "Web search", "File search"."""
 
 
 def _encode_message(

@@ -82,7 +82,7 @@ class OriginalToolResult(Record):
 
 
 class OriginalCheckpoint(Record):
-    """Checkpoint: checkpoints/{id}.json, also inside events."""
+    """Checkpoint: in checkpoints/{id}.json and inside events."""
 
     id: str
     job_id: str

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from perstack.errors import StorageError
 from perstack.system.concurrency import LatencyMonitor, shield_until_done
-from perstack.system.files import FILE_MODE, make_state_folder, open_for_reading, sync_directory
+from perstack.system.files import FILE_MODE, make_state_folder, open_for_reading, sync_directory, system_reason
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -363,7 +363,7 @@ class Database:
         except ValueError as error:  # a message of SQLite that is not UTF-8, or a value of another type
             raise StorageError(f"{self.path}: {_DAMAGED}") from error
         except OSError as error:
-            raise StorageError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
+            raise StorageError(f"{self.path}: {system_reason(error)}") from error
 
 
 @contextmanager

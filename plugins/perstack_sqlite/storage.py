@@ -49,7 +49,7 @@ from perstack.support.storage import (
     verify_rows,
 )
 from perstack.system.concurrency import shield_until_done
-from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular
+from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular, system_reason
 from perstack_sqlite.database import SPACE, Database, companions
 
 
@@ -503,7 +503,7 @@ class SqliteStorage(Storage):
             self._leases_folder.mkdir(FOLDER_MODE, exist_ok=True)
             return open_regular(self._lease_file(job_id), os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
-            raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
+            raise StorageError(f"{self._lease_file(job_id)}: {system_reason(error)}") from error
 
     def _require_job(self, db: sqlite3.Connection | None, job_id: str) -> sqlite3.Connection:
         if db is None or not _has_job(db, self._job_key(job_id)):

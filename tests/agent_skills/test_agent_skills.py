@@ -264,7 +264,7 @@ def test_what_only_a_pattern_has_found_is_skipped_with_a_warning_if_it_is_unusab
     checked = terminal.call("validate")
     assert checked.code == 0
     assert "skipped, because only a pattern names it" in checked.out
-    assert "`description` at line 3 is no plain YAML and is read as text" in checked.out
+    assert "`description` at line 3 is not plain YAML, so it is read as text" in checked.out
     assert terminal.call("install").code == 0
 
 

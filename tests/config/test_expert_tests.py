@@ -98,7 +98,7 @@ def test_a_wrong_test_keeps_no_expert_from_running(write: Write) -> None:
         ),
         (
             'name = "n"\nquery = "q"\nexpect.resultMatches = "(?=a)"',
-            "7: error: experts.a.tests[0].expect.resultMatches: is no pattern that can be matched in linear time",
+            "7: error: experts.a.tests[0].expect.resultMatches: is not a pattern that can be matched in linear time",
         ),
         (
             'name = "n"\nquery = "q"\nexpect.files = { "../x" = "" }',

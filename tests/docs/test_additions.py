@@ -1,4 +1,4 @@
-"""docs/architecture.md, «How to add»: example patches touch few files, and what they add works.
+"""docs/architecture.md, "How to add": example patches touch few files, and what they add works.
 
 Each file of `patches/` adds one imaginary thing together with its own test, which is run in a copy of the sources.
 """

@@ -146,7 +146,7 @@ def test_each_arrow_of_the_diagram_is_a_transition() -> None:
         assert Phase[origin] in TRANSITIONS[event].phases
         assert Phase[target] in TRANSITIONS[event].to_phases
     moving = {event for event, transition in TRANSITIONS.items() if transition.to_phases}
-    assert moving == {event for _, event, _ in arrows} | {"finishToolCall", "attemptCompletion"}  # «has its result»
+    assert moving == {event for _, event, _ in arrows} | {"finishToolCall", "attemptCompletion"}  # "has its result"
 
 
 def test_the_table_of_transitions_is_the_one_that_evolve_holds_to() -> None:
@@ -234,7 +234,7 @@ def test_what_happens_by_itself_is_the_table_that_all_owners_of_jobs_read() -> N
     assert head.split(" | ") == [f"`{owner}`" for owner in get_args(JobOwner)]
     assert rows(by_itself) == [[f"`{state}`", *row.values()] for state, row in DUE.items()]
     assert first_cells(by_itself[by_itself.index("| owner |") :]) == list(get_args(JobOwner))
-    assert set(re.findall("«(.+?)»", by_itself)) == set(get_args(DueAction))
+    assert set(re.findall('"(.+?)"', by_itself)) == set(get_args(DueAction))
     assert set(DUE) == set(get_args(JobState))
     assert set(get_args(JobStatus)) | set(_words(by_itself)) >= set(get_args(JobState))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from perstack.system.files import FOLDER, replace_private_file
+from perstack.system.files import FOLDER, replace_private_file, system_reason
 
 
 @pytest.fixture
@@ -51,3 +52,18 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left(folder: Path) 
     assert names_in(folder) == {"below", "file"}
     with pytest.raises(FileNotFoundError):
         replace_private_file(folder / "missing/file", b"new")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/Home"), "permission denied"),
+        (OSError("/Home/Ada is a link"), "/Home/Ada is a link"),
+        (ValueError("no file is named A"), "no file is named A"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_only_the_systems_text_is_in_lower_case_for_an_errors_own_text_may_name_a_path(
+    error: Exception, reason: str
+) -> None:
+    assert system_reason(error) == reason

@@ -85,7 +85,7 @@ def _read_file(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     except FileTooLarge:
         return SkippedFile(path=name, problem=f"has more than {_MAX_FILE_BYTES >> 20} MiB")
     except NotRegular:
-        return SkippedFile(path=name, problem="is no ordinary file")
+        return SkippedFile(path=name, problem="is not a regular file")
     except OSError as error:
         return SkippedFile(path=name, problem=f"cannot be read ({error.strerror or type(error).__name__})")
 

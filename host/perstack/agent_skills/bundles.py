@@ -26,7 +26,7 @@ from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done
-from perstack.system.files import FileTooLarge, read_below
+from perstack.system.files import FileTooLarge, read_below, system_reason
 from perstack.system.user import user_directory
 
 MAX_FILES = 1_000
@@ -197,7 +197,7 @@ def _replace_folder(folder: Path, skill: BundledSkill, contents: list[bytes]) ->
             shutil.rmtree(new_folder, ignore_errors=True)
     except OSError as error:
         if not _is_intact(folder, skill):  # no other process has written it in the meantime
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             raise UsageError(f"{folder}: the files of the skill cannot be written: {reason}") from error
 
 

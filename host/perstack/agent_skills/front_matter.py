@@ -116,7 +116,7 @@ class _YamlReader:
         while (item := self._next_event())[0] != "MappingEnd":
             kind, key = item
             if kind != "Scalar":
-                raise NotPlain("has a key in its YAML that is no text")
+                raise NotPlain("has a key in its YAML that is not a string")
             if key.value in entries:
                 raise NotPlain(f"has `{key.value[:64]}` twice in its YAML")
             entries[key.value] = self._read_value(*self._next_event(), level + 1)
@@ -151,7 +151,7 @@ class _KeyLines:
 def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tuple[str, ...]]:
     """Return the table in a text that is not plain YAML, read key by key, and the corrections that this made.
 
-    A value that cannot be read by itself becomes text. The last of several equal keys counts.
+    A value that cannot be read by itself becomes text. If a key is repeated, the last one wins.
     """
     table: dict[str, Value] = {}
     repairs: list[str] = []
@@ -163,7 +163,7 @@ def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tupl
             table[block.key] = read_table("\n".join(block.lines), block.line)[block.key]
         except (NotPlain, KeyError):
             table[block.key] = block.text
-            repairs.append(f"`{name}` at line {block.line} is no plain YAML and is read as text: put it in quotes")
+            repairs.append(f"`{name}` at line {block.line} is not plain YAML, so it is read as text: quote it")
     return table, tuple(repairs)
 
 
@@ -294,7 +294,7 @@ def _read_name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> s
 def _read_text(table: Mapping[str, Value], key: str, max_chars: int, repairs: list[str]) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
-        repairs.append(f"`{key}` is no text: its values are used")
+        repairs.append(f"`{key}` is not a string: its values are used")
     text = _flatten(value).strip()
     if len(text) <= max_chars:
         return text
@@ -315,10 +315,10 @@ def _read_metadata(table: Mapping[str, Value], repairs: list[str]) -> Mapping[st
     if value is None or value == "":
         return None
     if not isinstance(value, Mapping):
-        repairs.append("`metadata` is no table, and is ignored")
+        repairs.append("`metadata` is not a table, so it is ignored")
         return None
     if not all(isinstance(item, str) for item in value.values()):
-        repairs.append("`metadata` has values that are no texts: they are used as texts")
+        repairs.append("`metadata` has values that are not strings: they are used as strings")
     return {key: _flatten(item) for key, item in value.items()}
 
 
@@ -330,7 +330,7 @@ def _read_allowed_tools(table: Mapping[str, Value], repairs: list[str]) -> tuple
         return tuple(_split_words(value))
     names = () if isinstance(value, Mapping) else tuple(item for item in value if isinstance(item, str))
     if len(names) != len(value):
-        repairs.append("`allowed-tools` has values that are no texts, which are ignored")
+        repairs.append("`allowed-tools` has values that are not strings; they are ignored")
     return names
 
 

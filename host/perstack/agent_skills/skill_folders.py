@@ -83,7 +83,7 @@ def decode_utf8(data: bytes) -> str:
 def read_bytes(folder: Path, path: str) -> bytes:
     """Return a file of a skill's folder, following no links. Raises NotASkill, and OSError if it does not exist."""
     if not all(map(is_part_of_skill, path.split("/"))):
-        raise NotASkill("is no part of the skill")
+        raise NotASkill("is not a part of the skill")
     try:
         return read_below(folder, path, MAX_TEXT_BYTES)
     except FileTooLarge:

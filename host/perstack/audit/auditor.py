@@ -149,7 +149,7 @@ async def verify_any(storage: Storage, owner_id: str) -> Report:
 
 
 async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
-    """Check everything in a storage; yield a report for each owner, also an unreadable one, and for lost tasks."""
+    """Check everything in a storage; yield a report for each owner, even an unreadable one, and for lost tasks."""
     for kind, verify in _CHECKS.items():
         # sorted and each once: an owner that is written to during the listing changes its place in the list
         for owner_id in sorted(set(await job_ids(space_of(storage, kind)))):

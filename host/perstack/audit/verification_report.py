@@ -57,7 +57,7 @@ class Unchecked:
 class Checked:
     """Numbers of successful comparisons."""
 
-    digests: int = 0  # events compared with their digest, and digests with the chain
+    digests: int = 0  # events that match their digest, plus digests that match the chain
     heads: int = 0  # positions in logs compared with a hash stored outside
     summaries: int = 0  # summaries (job.json, entries) compared with the logs
     caches: int = 0  # other files compared with the logs: run-setting.json and checkpoints

@@ -26,7 +26,7 @@ from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.plugins.providers_and_prices import OpenProvider
 from perstack.engine.runs.attempts import (
     Attempts,
-    Ladder,
+    RequestAdapter,
     error_info,
     record_failure,
     record_learned_adaptations,
@@ -124,7 +124,7 @@ async def _compact(run_drive: RunDrive, command: Compact) -> None:
         return
     run, overflow = session.run, session.run.context.overflow
     if overflow is not None and is_inferred(overflow) and summary.error is not None:
-        # The endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole.
+        # The endpoint refuses small requests too, so the refusal was not an overflow, and the history must stay whole.
         await record_failure(session, overflow, uncharged=summary.assumed is None)
         return
     model = name if summary.text else ""
@@ -168,7 +168,7 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
         step=stamp_for_next_step(session.run, session.stamp)["step_number"],
     )
     prices.prepare(summarizer.provider_name)
-    ladder = Ladder(session, summarizer.endpoint.provider, summarizer.name)
+    adapter = RequestAdapter(session, summarizer.endpoint.provider, summarizer.name)
     attempt = 1
     with summarizer.endpoint.turns() as turns:
         attempts = Attempts(session, summarizer.endpoint.provider, turns)
@@ -177,9 +177,9 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                 return None
             request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
-                generation = await attempts.try_once(request, lambda delta: None, _estimate_tokens(text))
+                generation = await attempts.attempt_once(request, lambda delta: None, _estimate_tokens(text))
             except ProviderError as error:
-                if await ladder.climb(request, error) is not None:
+                if await adapter.adapt_after(request, error) is not None:
                     continue
                 decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
@@ -191,14 +191,14 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                 released = releases_reservation(session.run, info)
                 if summarizer.is_own and await switch_model(session, info, prices, uncharged=released):
                     return None  # the loop asks the next model for the same summary
-                session.first_try = None
+                session.first_attempt = None
                 if info.name == NOT_RECORDED:
                     await record_failure(session, info)
                     return None  # an outline instead would make the replayed Job differ from the recorded one
                 return _Summary(assumed=None if is_uncharged(info) else reserved, error=info)
-            session.first_try = None
+            session.first_attempt = None
             usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
-            duration = round((time.monotonic() - attempts.try_began_at) * 1000)
+            duration = round((time.monotonic() - attempts.attempt_began_at) * 1000)
             assumed = _assumed_charge(session.run, usage, generation)
             return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 

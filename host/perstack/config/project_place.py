@@ -52,7 +52,7 @@ def workspace_folder(project: Project, named_folder: str | Path, default_folder:
 
 
 def folder_contains(folder: Path, path: str) -> bool:
-    """Return whether a path or an address, relative to a folder, stays in the folder, also through links."""
+    """Return whether a path or an address, relative to a folder, stays in the folder even through links."""
     scheme, colon, rest = path.partition(":")
     is_address = bool(colon) and scheme in (*_OWN_SCHEMES, "memory")
     if colon and not is_address and not path.startswith("/"):

@@ -29,6 +29,7 @@ from perstack.ports.environment import inherit_variables
 from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
+from perstack.system.files import system_reason
 from perstack.system.processes import await_start, end_with_block
 from perstack.version import VERSION
 
@@ -86,8 +87,7 @@ async def run_program(setup: HostSetup, expert: Expert, argv: Sequence[str]) -> 
         try:
             process = await await_start(asyncio.create_task(sandbox.runtime.start(program)))
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error
+            raise UsageError(f"{argv[0]} cannot be started: {system_reason(error)}") from error
         async with end_with_block(process):
             status = await process.wait()
         return ProgramExit(status, sandbox.runtime.ending(process))
@@ -305,7 +305,7 @@ async def _connection_problem(address: str) -> str | None:
     except TimeoutError:
         return f"no answer in {_CONNECT_TIMEOUT_S:.0f} s"
     except OSError as error:
-        return (os.strerror(error.errno) if error.errno else str(error)).lower()  # asyncio's own text names the address
+        return os.strerror(error.errno).lower() if error.errno else str(error)  # asyncio's own text names the address
     return None
 
 

@@ -37,7 +37,7 @@ def name_problem(name: str) -> str | None:
 def _pattern_problem(pattern: str) -> str | None:
     pattern_or_error = compile_pattern(pattern)
     return (
-        f"is no pattern that can be matched in linear time: {pattern_or_error}"
+        f"is not a pattern that can be matched in linear time: {pattern_or_error}"
         if isinstance(pattern_or_error, str)
         else None
     )

@@ -38,7 +38,7 @@ _QUOTA = re.compile(
 )
 """Errors for an exhausted quota, which waiting does not fix.
 
-Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's message for an account without credit.
+Source: OpenAI documentation, "Error codes", section "API errors"; Anthropic's message for an account without credit.
 """
 _INVALID_KEY = re.compile(r'"reason"\s*:\s*"API_KEY_(?:INVALID|EXPIRED)"')
 """Reasons of google.rpc `ErrorInfo`, whose status is 400."""
@@ -88,7 +88,7 @@ def error_from_status(
     is_quota: bool = False,
     body: str = "",
 ) -> ProviderError:
-    """Return an error for a status, also one inside a stream; `body`: the whole answer, if longer."""
+    """Return an error for a status, even one inside a stream; `body`: the whole answer, if longer."""
     name, window, may_not_fit = error_name(status), None, False
     if status == 400 and _INVALID_KEY.search(body):
         name = "Authentication"

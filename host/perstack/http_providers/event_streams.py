@@ -4,7 +4,7 @@ The first line decides: server-sent events; JSON documents, alone, in lines or i
 is an error. Each generator yields the empty string when bytes of an event have come but not yet its end, so that the
 client can tell a slow event from silence.
 
-Server-sent events are read as WHATWG's HTML standard says, section «Server-sent events», with these additions: a block
+Server-sent events are read as WHATWG's HTML standard says, section "Server-sent events", with these additions: a block
 of lines without field names is an event if it is JSON, or if the body ends with it, since proxies put their errors
 there; the name of an event completes data that has no `type`.
 """
@@ -163,7 +163,7 @@ def _add_event_name(data: str, name: str) -> str:
 
 
 class _Documents:
-    """Parser of JSON documents that follow each other, also as elements of one array."""
+    """Parser of JSON documents that follow each other, or are elements of one array."""
 
     is_inside = True
 
@@ -232,7 +232,7 @@ def _page_error(page: str) -> ProviderError:
     status = _status_in(words)
     if status is not None:
         return error_from_status(f"a proxy answered in place of the endpoint: {words}", status)
-    detail = f"«{words}»" if words else "without a title"
+    detail = f'"{words}"' if words else "without a title"
     message = f"the endpoint answered with a web page, not with a reply ({detail}): check the base URL"
     return bad_response(message, retryable=False)
 

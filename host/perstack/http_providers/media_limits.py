@@ -43,12 +43,12 @@ ROWS = (
     VendorLimits(
         frozenset({"anthropic"}),
         _CLAUDE,
-        "Claude API, «Images and vision», «PDF support», «Request size limits»",
+        'Claude API, "Images and vision", "PDF support", "Request size limits"',
     ),
     VendorLimits(
         frozenset({"amazon-bedrock"}),
         replace(_CLAUDE, max_pdfs=5, max_request_bytes=20 * _MEGABYTE),
-        "Amazon Bedrock user guide, «API restrictions», «Anthropic Claude Messages API»",
+        'Amazon Bedrock user guide, "API restrictions", "Anthropic Claude Messages API"',
         models="claude",
     ),
     VendorLimits(
@@ -62,12 +62,12 @@ ROWS = (
             max_pdfs=5,
             max_request_bytes=20 * _MEGABYTE,
         ),
-        "Amazon Bedrock API reference, «Message»: 3.75 MB, which is 5 MB in base64",
+        'Amazon Bedrock API reference, "Message": 3.75 MB, which is 5 MB in base64',
     ),
     VendorLimits(
         frozenset({"google-vertex"}),
         replace(_CLAUDE, max_request_bytes=30 * _MEGABYTE),
-        "Claude API, «Claude on Vertex AI», «Images and vision»",
+        'Claude API, "Claude on Vertex AI", "Images and vision"',
         models="^claude",
     ),
     VendorLimits(
@@ -79,7 +79,7 @@ ROWS = (
             max_pdf_bytes=50 * _MEGABYTE,
             max_pdf_pages=1_000,
         ),
-        "Vertex AI, «Image understanding», «Document understanding»",
+        'Vertex AI, "Image understanding", "Document understanding"',
     ),
     VendorLimits(
         frozenset({"google"}),
@@ -90,7 +90,7 @@ ROWS = (
             max_pdf_pages=1_000,
             max_request_bytes=20 * _MEBIBYTE,
         ),
-        "Gemini API, «Image understanding», «Document understanding»",
+        'Gemini API, "Image understanding", "Document understanding"',
     ),
     VendorLimits(
         frozenset({"openai", "azure-openai"}),
@@ -101,24 +101,24 @@ ROWS = (
             max_pdf_bytes=50 * _MEGABYTE,
             max_request_bytes=512 * _MEGABYTE,
         ),
-        "OpenAI guides, «Images and vision», «File inputs»",
+        'OpenAI guides, "Images and vision", "File inputs"',
     ),
     VendorLimits(
         frozenset({"groq"}),
         MediaLimits(max_pixels=33_177_600, max_images=5, max_request_bytes=4 * _MEGABYTE),
-        "GroqCloud, «Images and vision»",
+        'GroqCloud, "Images and vision"',
     ),
     VendorLimits(
         frozenset({"mistral"}),
         MediaLimits(max_image_base64_bytes=10 * _MEGABYTE, max_images=8),
-        "Mistral, «Vision»",
+        'Mistral, "Vision"',
     ),
     VendorLimits(
         frozenset({"xai"}),
         MediaLimits(
             image_types=COMMON_IMAGE_TYPES - {"image/gif", "image/webp"}, max_image_base64_bytes=20 * _MEBIBYTE
         ),
-        "xAI, «Image understanding», «Image input general limits»",
+        'xAI, "Image understanding", "Image input general limits"',
     ),
 )
 

@@ -1,7 +1,7 @@
 """Find the image or document that an endpoint refuses, and write the text that is sent in its place.
 
 Endpoints name it by a path in the request (`messages.2.content.0.tool_result.content.1.image.source.base64: …`,
-`input[4].output[1].image_url`, `contents[3].parts[0].inline_data`), by its kind alone («Could not process image»), or
+`input[4].output[1].image_url`, `contents[3].parts[0].inline_data`), by its kind alone ("Could not process image"), or
 not at all. A path is followed in the body as it was sent, whose base64 data lead back to the medium: so nothing here
 knows how a codec arranges its messages. Without a path, the newest medium of that kind is replaced, since the earlier
 ones were accepted; after another refusal, all that came with it; then all of the kind. So one bad medium causes at most

@@ -176,7 +176,7 @@ def is_common_media(mime_type: str) -> bool:
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
+_MAX_ID_CHARS = 64  # source: OpenAI API reference, "Responses", `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
 
 def to_bytes(body: JsonObject) -> bytes:

@@ -54,7 +54,7 @@ class SchemaDocument:
         return None
 
     def conjuncts(self, schema: JsonValue) -> list[JsonObject]:
-        """Return the parts of a schema that all hold for a value: itself, `$ref` and `allOf`, also of each other."""
+        """Return the parts of a schema that all hold for a value: itself, `$ref` and `allOf`, followed recursively."""
         return self._closure([schema], lambda part: [self.target(part.get("$ref")), *_members(part, ("allOf",))])
 
     def applicable(self, schemas: Iterable[JsonValue]) -> list[JsonObject]:

@@ -30,7 +30,7 @@ SHAPES: Mapping[str, Shape] = {
     "type": "type",
 }
 """Keywords of draft 2020-12 with the shape of their values. All others are left out: vendors know no others, and some
-refuse them, also `$schema` and `$id`. `$ref` and definitions are written apart."""
+refuse them, even `$schema` and `$id`. `$ref` and definitions are written apart."""
 
 ALL_KEYWORDS = frozenset(SHAPES)
 
@@ -45,7 +45,7 @@ class SchemaRules:
     keywords: frozenset[str] = ALL_KEYWORDS
     root_keywords: frozenset[str] = ALL_KEYWORDS
     has_references: bool = True  # False: `$ref` is replaced by its target
-    needs_properties: bool = False  # objects below the root must have `properties`, too
+    needs_properties: bool = False  # objects below the root must also have `properties`
     needs_items: bool = False  # arrays must have `items`
     requires_declared: bool = False  # `required` may only name properties that the schema declares next to it
     enum_types: tuple[type, ...] | None = None  # types of values in `enum`; None: all
@@ -63,11 +63,11 @@ MESSAGES = SchemaRules(
     tool_names=_ANY_NAME,
     root_keywords=ALL_KEYWORDS - BRANCHING,
 )
-"""Anthropic Messages, also on Bedrock and Vertex AI.
+"""Anthropic Messages, including Bedrock and Vertex AI.
 
-Source: Claude API, «Define tools»; the API's errors «input_schema does not support oneOf, allOf, or anyOf at the top
-level», «Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'» and «JSON schema is invalid. It must match JSON
-Schema draft 2020-12». Names below the root pass there, but not at every gateway of the format.
+Source: Claude API, "Define tools"; the API's errors "input_schema does not support oneOf, allOf, or anyOf at the top
+level", "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'" and "JSON schema is invalid. It must match JSON
+Schema draft 2020-12". Names below the root pass there, but not at every gateway of the format.
 """
 
 OPENAI = SchemaRules(
@@ -80,9 +80,9 @@ OPENAI = SchemaRules(
 )
 """Chat Completions and Responses, without strict mode; also of compatible servers.
 
-Source: OpenAI guide, «Function calling»; the API's errors «schema must have type 'object' and not have
-'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level», «object schema missing properties» and «array schema missing
-items». Names of arguments follow the Messages API, to which many compatible servers forward.
+Source: OpenAI guide, "Function calling"; the API's errors "schema must have type 'object' and not have
+'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level", "object schema missing properties" and "array schema missing
+items". Names of arguments follow the Messages API, to which many compatible servers forward.
 """
 
 GENERATE_CONTENT = SchemaRules(
@@ -121,7 +121,7 @@ CONVERSE = SchemaRules(
 )
 """Bedrock's Converse, for the models of all vendors.
 
-Source: Amazon Nova user guide, «Tool use», «Defining a tool» (three fields at the root); Amazon Bedrock API reference,
+Source: Amazon Nova user guide, "Tool use", "Defining a tool" (three fields at the root); Amazon Bedrock API reference,
 `ToolSpecification` (names of tools); the errors of the Messages API for Claude.
 """
 

@@ -33,8 +33,8 @@ _RULES: tuple[tuple[str, int], ...] = (
 )
 """HTTP status of a code or type, in snake case, by the first pattern that fits.
 
-Source: OpenAI documentation, «Error codes», section «API errors», and API reference, «Responses», the codes of
-`error`; Anthropic API reference, «Errors»; google.rpc.Code; vLLM's and Groq's types.
+Source: OpenAI documentation, "Error codes", section "API errors", and API reference, "Responses", the codes of
+`error`; Anthropic API reference, "Errors"; google.rpc.Code; vLLM's and Groq's types.
 """
 
 _CODES = ("code", "status", "status_code", "statusCode", "http_code", "type")

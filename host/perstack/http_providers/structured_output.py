@@ -4,8 +4,8 @@ Each vendor supports a part of JSON Schema; what is sent is what Anthropic, Open
 require less than the schema does, and allows only the named keys: the host validates each result
 against the schema itself.
 
-Source: Claude API, «Structured outputs», section «JSON Schema limitations»; OpenAI guide, «Structured model outputs»,
-section «Supported schemas»; Gemini API, «Structured outputs»; Amazon Bedrock user guide, «Structured outputs».
+Source: Claude API, "Structured outputs", section "JSON Schema limitations"; OpenAI guide, "Structured model outputs",
+section "Supported schemas"; Gemini API, "Structured outputs"; Amazon Bedrock user guide, "Structured outputs".
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class WireTools:
         """Everything that the encoding of calls depends on; empty if the format takes all names as they are."""
 
     def name(self, tool_name: str) -> str:
-        """Return the name under which calls and results of a tool are sent, also if the tool is not offered."""
+        """Return the name under which calls and results of a tool are sent, even if the tool is not offered."""
         tool = self._by_name.get(tool_name)
         if tool is not None:
             return tool.name

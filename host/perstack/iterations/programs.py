@@ -16,6 +16,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
+from perstack.system.files import system_reason
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import await_start, end_with_block
 
@@ -94,8 +95,7 @@ async def run_program(
         try:
             process = await await_start(asyncio.create_task(runtime.start(program)))
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise SkillError(f"{name} could not be started: {reason.lower()}") from error
+            raise SkillError(f"{name} could not be started: {system_reason(error)}") from error
         out.read(MAX_OUTPUT_BYTES, lambda: signal_group(process.pid, signal.SIGKILL))
         err.read_end()
         try:

@@ -147,9 +147,8 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         """Return the summary in job.json; None if it is missing, or the series may have continued since."""
         with suppress(StorageError):
             series_summary = await read_summary(self._space, series_id, SeriesSummary)
-            if (
-                series_summary is not None and series_summary.id == series_id
-            ):  # otherwise it was copied from another series
+            # otherwise it was copied from another series
+            if series_summary is not None and series_summary.id == series_id:
                 return None if series_summary.status == "running" else series_summary
         return None
 

@@ -11,5 +11,5 @@ about the Experts of a queued Job travels with it (`perstack.workers`).
 
 The kernel knows `engine.plugins.trust_checks.ToolLock` and the part `TOOL_LOCKS`, without which no Job is driven: it
 offers tools only as a `JudgedTool`. `diagnostics.install` asks the skills. Definitions of tools have their digests from
-`core.definitions.tool_definitions`, also for grants and receipts: a change there makes every lock out of date.
+`core.definitions.tool_definitions`, which grants and receipts use too: a change there makes every lock out of date.
 """

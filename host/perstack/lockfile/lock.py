@@ -222,7 +222,7 @@ def read_lock(path: Path) -> Lock:
     version = table.get("version")
     if isinstance(version, int) and version > VERSION:
         raise UsageError(
-            f"{path} is of version {version}, this perstack reads up to {VERSION}: update perstack",
+            f"{path} has version {version}, and this perstack reads versions up to {VERSION}: update perstack",
             next_steps=(Install(),),
         )
     try:

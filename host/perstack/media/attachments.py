@@ -16,7 +16,7 @@ from perstack.engine.log.storage_access import JobBlobs
 from perstack.engine.runs.input_protocols import Attachable, StoreAttachments
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
-from perstack.system.files import read_regular
+from perstack.system.files import read_regular, system_reason
 from perstack.toolkit.context import Blob
 
 MAX_ATTACHMENTS = 20
@@ -129,10 +129,6 @@ def _read_file(path: Path) -> bytes:
     try:
         return read_regular(path, MAX_PDF_BYTES)
     except OSError as error:
-        raise UsageError(f"{path} cannot be attached: {_reason(error)}") from None
+        raise UsageError(f"{path} cannot be attached: {system_reason(error)}") from None
     except ValueError:
         raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()

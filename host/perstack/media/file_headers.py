@@ -46,7 +46,7 @@ def media_type(data: bytes) -> str | None:
 
 _TILE_PIXELS = 512
 _TILE_TOKENS = 5_667
-# The model with the most tokens per pixel is gpt-4o-mini (OpenAI, «Images and vision»): these are its figures.
+# The model with the most tokens per pixel is gpt-4o-mini (OpenAI, "Images and vision"): these are its figures.
 _IMAGE_TOKENS_MEDIA = 2_833
 
 _MAX_SEGMENTS = 10_000
@@ -87,7 +87,7 @@ class MediaFacts:
     size: int  # bytes
     sides: tuple[int, int] | None = None  # width and height in pixels; None if the header does not say
     is_animated: bool = False
-    oddity: str = ""  # property at which decoders often fail, as the end of «refused because …»
+    oddity: str = ""  # property at which decoders often fail, as the end of "refused because …"
     is_encrypted: bool = False
     pages: int = 0  # pages of a PDF that are counted without parsing it
 

@@ -37,7 +37,7 @@ class JobSubject:
 
 
 def raised_limits(previous_limits: Limits, next_limits: Limits) -> Iterator[tuple[str, float | None, float | None]]:
-    """Yield name, value and new value of each limit of a Job that is higher afterwards; None is no limit."""
+    """Yield name, value and new value of each limit of a Job that is higher afterwards; None means no limit."""
     old_budget, new_budget = previous_limits.budget or Budget(), next_limits.budget or Budget()
     budget_values = {name: (getattr(old_budget, name), getattr(new_budget, name)) for name in Budget.model_fields}
     for name, (old_value, new_value) in {

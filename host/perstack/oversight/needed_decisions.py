@@ -59,7 +59,10 @@ def mark_in(annotations: Iterable[object]) -> Mark | None:
 
 
 def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> Decisions:
-    """Return each decision in a call, once. `marks`: of the operation, and of each of its arguments."""
+    """Return each decision in a call, once.
+
+    `marks` has the mark of the operation and of each argument, by name.
+    """
     decisions: dict[NeededDecision, None] = {}
     for name, mark in marks.items():
         if mark is None:

@@ -150,7 +150,7 @@ class Provider(ABC):
     may_omit_usage: bool = False
     """True if replies may have no token counts, which the host then estimates. If False, a count of 0 is exact."""
     player: object | None = None
-    """Source of recorded answers (`perstack.recordings.play.Player`) that replaces tools, skills and people, too.
+    """Source of recorded answers (`perstack.recordings.play.Player`) that also replaces tools, skills and people.
 
     None: tools run and people are asked.
     """

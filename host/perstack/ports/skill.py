@@ -112,7 +112,7 @@ class SkillContext:
     read_only: tuple[Path, ...] = ()
     """Absolute paths of programs that the host or a permission rule runs. Tools may read them, but must neither change
     nor create them."""
-    protected_patterns: tuple[str, ...] = ()  # absolute patterns of `include`: files that match are protected, too
+    protected_patterns: tuple[str, ...] = ()  # absolute patterns of `include`: files that match are also protected
     writable: tuple[str, ...] = ()  # absolute paths outside the workspace: `writable` of `[sandbox]`
     readable: tuple[str, ...] = ()  # absolute paths outside the workspace, and files of variables
     runtime: Runtime = LOCAL_RUNTIME  # the skill must start all its programs with it

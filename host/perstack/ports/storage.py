@@ -182,7 +182,7 @@ class Storage(ABC):
         """Return the records after number `after`, at most `limit`; none for an unknown Run. Raises Damaged."""
 
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
-        """Return the last `count` records for a preview, perhaps without checking them; none for an unknown Run."""
+        """Return the last records, at most `count`, for a preview, perhaps unchecked; none for an unknown Run."""
         try:
             records = await self.read(ref)
         except Damaged as damage:

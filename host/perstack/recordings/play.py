@@ -186,7 +186,7 @@ class Player:
 
     def _missing_run_message(self, place: RunPlace) -> str:
         same_expert = [other for other in self._runs if other.expert_key == place.expert_key]
-        description = f"a Run of {place.expert_key} with the query «{_shorten(place.query)}»"
+        description = f'a Run of {place.expert_key} with the query "{_shorten(place.query)}"'
         if place.calls:
             description += f", for the call {place.calls[-1]}"
         if not same_expert:
@@ -194,7 +194,7 @@ class Player:
             return f"{self.name} has no Run of {place.expert_key}; it has: {names}"
         if any((other.query, other.calls) == (place.query, place.calls) for other in same_expert):
             return f"{self.name} does not have {description} once more"
-        queries = _list_names(f"«{_shorten(other.query)}»" for other in same_expert)
+        queries = _list_names(f'"{_shorten(other.query)}"' for other in same_expert)
         return f"{self.name} does not have {description}; it has: {queries}"
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
@@ -206,10 +206,10 @@ class Player:
                 continue
             step_name = self._step_name(place, step)
             if result.is_error:
-                difference = f"failed now («{_shorten(text_of(result.contents))}») and did not"
+                difference = f'failed now ("{_shorten(text_of(result.contents))}") and did not'
             else:
                 difference = (
-                    f"did not fail now, but did («{_shorten(_result_text(recorded_call))}»)"
+                    f'did not fail now, but did ("{_shorten(_result_text(recorded_call))}")'
                     if recorded_call.result
                     else "did not fail now, but did"
                 )

@@ -119,7 +119,7 @@ def _parse_rules(text: bytes) -> _RuleFile:
 
 
 def _translate_line(line: str) -> tuple[str, bool] | None:
-    """Return a rule as a regular expression for paths, and whether it ignores; None if the line is no rule.
+    """Return a rule as a regular expression for paths, and whether it ignores; None if the line is not a rule.
 
     Paths of folders end in a slash. The library's expressions match contents of a folder too; these match the folder
     itself, because nobody descends into it.

@@ -21,6 +21,7 @@ from perstack.next_steps import Inspect, SetOption
 from perstack.snapshots.rewind_lock import lease_without_rewind
 from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import every_id
+from perstack.system.files import system_reason
 from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{folder}: {system_reason(error)}") from error
     return folder
 
 

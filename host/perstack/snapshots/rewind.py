@@ -31,6 +31,7 @@ from perstack.snapshots.tree_diff import Change, FileDiff, KeptReason, RewindPla
 from perstack.snapshots.trees import File, Link, Subfolder, TreeFolder
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
+from perstack.system.files import system_reason
 from perstack.system.user import this_process
 
 # Files that the ignore rules of an earlier tree excluded from it.
@@ -329,7 +330,7 @@ class Rewinder:
                         await self._record_once(journal.rewound)
                 await asyncio.to_thread(restorer.finish)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             raise StorageError(
                 f"{self._workspace}: {reason}: a rewind was cut short, and could not be repaired:"
                 " the next command tries again"
@@ -355,7 +356,7 @@ class Rewinder:
         return hold_rewind_lock(self._workspace, self._lock)
 
     def _storage_error(self, error: OSError) -> StorageError:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         return StorageError(f"{self._workspace}: {reason}: nothing is rewound, the files are as they were")
 
 

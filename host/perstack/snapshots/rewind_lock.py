@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from perstack.errors import Conflict, StorageError
-from perstack.system.files import FILE_MODE, FOLDER_MODE, open_regular, try_lock
+from perstack.system.files import FILE_MODE, FOLDER_MODE, open_regular, system_reason, try_lock
 from perstack.system.user import user_directory
 
 
@@ -72,7 +72,7 @@ def _take_lock(workspace: Path, lock: Path) -> int:
             f"{workspace}: its files are being rewound by another process; wait for its end"
         ) from None
     except OSError as error:
-        raise StorageError(f"{lock}: {(error.strerror or str(error)).lower()}") from error
+        raise StorageError(f"{lock}: {system_reason(error)}") from error
 
 
 # Paths.

@@ -27,7 +27,7 @@ from perstack.snapshots.rewind_journal import (
 )
 from perstack.snapshots.tree_diff import Change, KeptEntry, KeptReason, RewindPlan
 from perstack.snapshots.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
-from perstack.system.files import REAL_FOLDER, sync
+from perstack.system.files import REAL_FOLDER, sync, system_reason
 
 _NOT_A_FOLDER_ERRORS = (errno.ENOTDIR, errno.ELOOP)
 
@@ -451,7 +451,7 @@ class StagedRewind:
                 make_step(self._root, self._staging_handle, step)
             self._sync_folders()
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = system_reason(error)
             self.undo()
             raise StorageError(
                 f"{self._file.workspace}: {reason}: nothing is rewound, the files are as they were"

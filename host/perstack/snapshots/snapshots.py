@@ -38,7 +38,7 @@ class WorkspaceSnapshots:
         self._lock = asyncio.Lock()
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
-        """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
+        """Take a snapshot and return its event, even if the workspace cannot be recorded. Raises StorageError."""
         try:
             tree = await self.take(run.start.snapshots or SnapshotPolicy())
         except SnapshotUnavailable as error:

@@ -41,7 +41,7 @@ from perstack.snapshots.trees import (
     folder_of,
 )
 from perstack.system.clock import SYSTEM
-from perstack.system.files import REAL_FOLDER
+from perstack.system.files import REAL_FOLDER, system_reason
 from perstack.system.project_states import has_definition
 
 # Reading of files that may change at any time.
@@ -102,7 +102,7 @@ def read_file(name: bytes, folder: int, max_bytes: int) -> Content | UnreadFile:
 def check_system(error: OSError) -> None:
     """Raise StorageError if the system lacks resources: a later attempt may read the file."""
     if error.errno in _RESOURCE_ERRORS:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise StorageError(f"the workspace cannot be recorded now: {reason}; resume the Job later") from error
 
 
@@ -214,14 +214,14 @@ class Walker:
             handle = os.open(top, REAL_FOLDER)
         except OSError as error:
             check_system(error)
-            raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+            raise SnapshotUnavailable(f"{self._top}: {system_reason(error)}") from error
         try:
             walk = _WalkState(self._max_bytes, top, _excluded_paths(self._excluded_paths))
             root_folder = yield from walk.folder(handle, b"", self._previous_root, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
             check_system(error)
-            raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+            raise SnapshotUnavailable(f"{self._top}: {system_reason(error)}") from error
         finally:
             os.close(handle)
         self._previous_root = root_folder

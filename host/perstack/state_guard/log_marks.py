@@ -21,7 +21,7 @@ from pathlib import Path
 
 from perstack.errors import StorageError
 from perstack.ports.storage import LocalState
-from perstack.system.files import FILE_MODE, FOLDER_MODE, REAL_FOLDER, open_regular, read_rest
+from perstack.system.files import FILE_MODE, FOLDER_MODE, REAL_FOLDER, open_regular, read_rest, system_reason
 
 _MAX_FILE_BYTES = 1 << 26
 
@@ -58,7 +58,7 @@ class LogMarks:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise StorageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+            raise StorageError(f"{path}: {system_reason(error)}") from error
 
     def forget(self, owner_id: str) -> None:
         """Remove the marks of a deleted owner. Marks that stay are harmless: no other log has that first record."""

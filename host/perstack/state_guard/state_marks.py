@@ -8,7 +8,7 @@ key of the MAC is in the user's state directory, where no repository can put one
   the folder that it arrives in. Moving a folder within a file system keeps both numbers.
 - A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
   (`perstack trust --state`). A folder that exists with any content is somebody's.
-- An invalid mark is no mark: nothing about it is reported.
+- An invalid mark counts as no mark: nothing about it is reported.
 - A mark with `logs` says that each log that its user's installation began has a mark too (`log_marks`). One without,
   of an earlier version or a new agreement, covers all logs that are there when the host acts on the state next.
 """
@@ -39,6 +39,7 @@ from perstack.system.files import (
     open_regular,
     read_rest,
     sync,
+    system_reason,
 )
 from perstack.system.user import user_directory
 from perstack.trust.git_index import tracked_digest
@@ -74,7 +75,7 @@ class StateKey:
         except FileNotFoundError:
             return None
         except OSError as error:
-            message = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
+            message = f"{self.path}: {system_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
             raise StorageError(message) from error
         if len(key) < _MIN_KEY_CHARACTERS:
             raise StorageError(f"{self.path}: this is not a key: remove it, and agree to your state again")
@@ -98,7 +99,7 @@ class StateKey:
                 os.close(file)
                 new.unlink(missing_ok=True)
         except OSError as error:
-            message = f"{self.path}: {_reason(error)}: the key of your state cannot be kept there; {_REMEDY}"
+            message = f"{self.path}: {system_reason(error)}: the key of your state cannot be kept there; {_REMEDY}"
             raise StorageError(message) from error
         key = self.read()
         if key is None:
@@ -173,7 +174,7 @@ class StateMark:
                 if self.validate() and agreed is not None and self._valid is not None and self._valid.id == agreed.id:
                     self._write(agreed.id, logs=True)
         except OSError as error:
-            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
+            raise StorageError(f"{self.state.mark}: {system_reason(error)}") from error
 
     def is_missing(self) -> bool:
         """Return whether there is no state yet that a reader could change: no file, or no content in a folder."""
@@ -211,7 +212,7 @@ class StateMark:
                     os.close(open_regular(self.state.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
                 self._write(os.urandom(16).hex(), logs=True)
         except OSError as error:
-            raise StorageError(f"{self.state.path}: {_reason(error)}") from error
+            raise StorageError(f"{self.state.path}: {system_reason(error)}") from error
         return True
 
     def agree(self) -> None:
@@ -220,7 +221,7 @@ class StateMark:
             with locked_folder(self.state.mark.parent):
                 self._write(os.urandom(16).hex(), logs=False)
         except OSError as error:
-            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
+            raise StorageError(f"{self.state.mark}: {system_reason(error)}") from error
 
     def remove(self) -> bool:
         """Remove the mark; return whether there was one. Raises StorageError."""
@@ -229,7 +230,7 @@ class StateMark:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
+            raise StorageError(f"{self.state.mark}: {system_reason(error)}") from error
         return True
 
     def _write(self, name: str, *, logs: bool) -> None:
@@ -307,7 +308,3 @@ def _open_file(path: Path) -> Generator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -32,7 +32,7 @@ def fill_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> J
     Raises SkillError if a variable is unset, or if a secret is no longer known.
     """
     texts = tuple(texts_in(settings))
-    check_known(texts, skill)
+    require_secrets_known(texts, skill)
     _check_set(variables_in(texts), env, skill, "settings")
     return map_texts(settings, lambda text: _with_values(text, env))
 
@@ -52,12 +52,12 @@ def variables_in(texts: Iterable[str]) -> set[str]:
     return {match[2] for text in texts for match in re.finditer(_VARIABLE, text) if not match[1]}
 
 
-def check_known(texts: Iterable[str], skill: str) -> None:
+def require_secrets_known(texts: Iterable[str], skill_name: str) -> None:
     """Raise SkillError if a secret is no longer known: it was not recorded, and perstack.toml no longer has it."""
     if has_masked(texts):
         raise SkillError(
-            f"skill {skill!r} was started with a secret, which is not recorded, and perstack.toml has no such skill any"
-            " more: put it back, or begin a new Job"
+            f"skill {skill_name!r} was started with a secret, which is not recorded, and perstack.toml has no such"
+            " skill any more: put it back, or begin a new Job"
         )
 
 

@@ -107,7 +107,10 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def leave_own_task(error: BaseException) -> bool:
-    """Cancel the work of `in_own_task` that runs this code, and raise `error` in its caller. Return False outside."""
+    """Cancel the work of `in_own_task` that runs this code, and raise `error` in its caller.
+
+    Return False if this code does not run under `in_own_task`.
+    """
     separate_task = _OWN_TASK.get()
     if separate_task is None or separate_task.task is None or not separate_task.task.cancel():
         return False

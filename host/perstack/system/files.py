@@ -192,6 +192,15 @@ class FileTooLarge(OSError):
     """Error of a file that exceeds its size limit."""
 
 
+def system_reason(error: Exception) -> str:
+    """Return why an operation failed, as a part of a sentence: the system's text in lower case, or the error's own.
+
+    An error's own text may contain names and paths, so its case stays.
+    """
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason.lower() if reason else str(error) or type(error).__name__
+
+
 def open_regular(
     name: str | bytes | Path,
     flags: int = os.O_RDONLY,

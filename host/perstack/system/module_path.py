@@ -59,7 +59,7 @@ def restore_current_folder() -> None:
 
 
 def is_taken_out(folder: str) -> bool:
-    """Return whether a folder was taken out, also if it was restored since."""
+    """Return whether a folder was taken out, even if it was restored since."""
     return bool(_taken_out) and os.path.realpath(folder) in map(os.path.realpath, _taken_out)
 
 

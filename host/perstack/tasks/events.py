@@ -96,7 +96,7 @@ class ResumeTask(TaskEvent):
     data: JsonObject | None = None
     input: JsonValue = None
     input_text: str = Field(default="", exclude_if=falsy)  # text in addition to a yes or no
-    by: By | None = None  # person who answered, if there is an input
+    by: By | None = None  # person who gave `input`; None without one
 
 
 class CompleteTask(TaskEvent):

@@ -454,7 +454,7 @@ class RetryCommand(ChangeCommand):
     """Try a failed task again from where it stood, as often as its config allows."""
 
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        """Return the retry. Raises NotAllowed, also if no retries are left."""
+        """Return the retry. Raises NotAllowed, for example if no retries are left."""
         check_allowed(task, "retry")
         if task.retry_count >= task.config.max_retries:
             raise NotAllowed(

@@ -155,7 +155,7 @@ def _is_running_after(loaded: LoadedState[TaskState] | None, events: Sequence[St
 
 def _check_version(task: TaskState, expected: int | None) -> None:
     if expected is not None and task.version != expected:
-        raise Conflict(f"task {task.task_id} is of version {task.version}, not {expected}: look at it again first")
+        raise Conflict(f"task {task.task_id} has version {task.version}, not {expected}: look at it again first")
 
 
 def _changed_concurrently(task_id: str, expected: int) -> str:

@@ -60,29 +60,29 @@ class Reporter:
         self.search = SearchBudget() if search is None else search
         self._problems = problems
 
-    def error(self, path: KeyPath, message: str) -> None:
+    def error(self, key_path: KeyPath, message: str) -> None:
         """Report an error. It makes the key's Expert unusable; everything, if the key belongs to none."""
-        self._add(path, message, "error")
+        self._add(key_path, message, "error")
 
-    def warn(self, path: KeyPath, message: str) -> None:
-        self._add(path, message, "warning")
+    def warn(self, key_path: KeyPath, message: str) -> None:
+        self._add(key_path, message, "warning")
 
-    def refuse(self, path: KeyPath, message: str) -> None:
+    def refuse(self, key_path: KeyPath, message: str) -> None:
         """Report an error with which no Job of the key's Expert can begin; Jobs that have begun continue."""
-        self._add(path, message, "error", only_new_jobs=True)
+        self._add(key_path, message, "error", only_new_jobs=True)
 
-    def take(self, problem: Problem, path: KeyPath) -> None:
+    def take(self, problem: Problem, key_path: KeyPath) -> None:
         """Report another component's problem at this key."""
-        self._add(path, problem.message, problem.severity)
+        self._add(key_path, problem.message, problem.severity)
 
-    def place(self, path: KeyPath) -> str:
+    def place(self, key_path: KeyPath) -> str:
         """Return `file:line` of a key, for messages about a second place."""
-        return f"{self.source.path}:{self.source.lines.of(path)}"
+        return f"{self.source.path}:{self.source.lines.of(key_path)}"
 
-    def _add(self, path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
-        line = self.source.lines.of(path)
-        expert = str(path[1]) if len(path) > 1 and path[0] == "experts" else None
-        location = (str(self.source.path), line, spell(path) or None)
+    def _add(self, key_path: KeyPath, message: str, severity: str, *, only_new_jobs: bool = False) -> None:
+        line = self.source.lines.of(key_path)
+        expert = str(key_path[1]) if len(key_path) > 1 and key_path[0] == "experts" else None
+        location = (str(self.source.path), line, spell(key_path) or None)
         self._problems.append(Problem(message, *location, severity, expert, only_new_jobs))
 
 
@@ -105,7 +105,7 @@ class NotRead(ValueError):
 
 
 def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
-    """Return a file's content. Raises NotRead if it is too large, and OSError, also if it is no regular file."""
+    """Return a file's content. Raises NotRead if it is too large, and OSError if it is not readable or not regular."""
     try:
         return read_regular(path, max_bytes)
     except FileTooLarge:
@@ -113,7 +113,7 @@ def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
 
 
 def parse_toml(text: str) -> TomlTable:
-    """Parse TOML. Raises NotRead, also for deep nesting or a number of thousands of digits."""
+    """Parse TOML. Raises NotRead if it is invalid, nested too deeply, or has a number of thousands of digits."""
     too_deep_error = NotRead(f"is nested more than {MAX_TOML_DEPTH} levels deep: make it flatter")
     if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > MAX_TOML_DEPTH):
         raise too_deep_error
@@ -124,7 +124,7 @@ def parse_toml(text: str) -> TomlTable:
     except tomllib.TOMLDecodeError as error:
         match = re.search(_AT_LINE, str(error))
         line = int(match[1]) if match is not None else text.count("\n") + 1
-        hint = ": a text in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
+        hint = ": a string in quotes must end on its line" if "Illegal character '\\n'" in str(error) else ""
         raise NotRead(f"is not TOML: {error}{hint}", line) from error
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
@@ -136,7 +136,7 @@ def parse_toml(text: str) -> TomlTable:
 def _has_endless_key(line: str) -> bool:
     """Return whether a line has a dotted key with too many parts, which `tomllib` would take quadratic time for."""
     for piece in re.split(_BETWEEN_KEYS, re.sub(_QUOTED, "q", line)):
-        # a part with blanks is prose in a multi-line text
+        # a part with blanks is prose in a multi-line string
         parts = (bool(part.strip()) and len(part.split()) == 1 for part in piece.split("."))
         if any(is_key and len(list(run)) > MAX_TOML_DEPTH for is_key, run in groupby(parts)):
             return True

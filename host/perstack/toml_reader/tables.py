@@ -158,16 +158,18 @@ def _tables_in(annotation: object) -> tuple[type[Record], ...]:
     return tuple(table for tables in groups for table in tables) if all(groups) else ()
 
 
-def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
-    """Read the valid part of a table, and report the rest. None if `raw` is no table. `extra`: values of fields."""
+def read_table(model: type[_FactT], raw: TomlValue, key_path: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
+    """Read the valid part of a table, and report the rest. None if `raw` is not a table. `extra`: values of fields."""
     if not isinstance(raw, dict):
         keys = [name for name, key in keys_of(model).items() if key.is_required]
         example_line = (
             f'{keys[0]} = "{raw}"' if isinstance(raw, str) and len(keys) == 1 and len(raw) < _MAX_SHOWN else "its keys"
         )
-        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and {example_line} below it")
+        report.error(
+            key_path, f"must be a table, not {kind_of(raw)}: write [{spell(key_path)}] and {example_line} below it"
+        )
         return None
-    values: dict[str, object] = {**extra, **_read_values(model, raw, at, report)}
+    values: dict[str, object] = {**extra, **_read_values(model, raw, key_path, report)}
     try:
         return model.model_validate(values, strict=True, extra="forbid", context=FROM_FILE)
     except ValidationError as error:
@@ -176,43 +178,45 @@ def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporte
     for (field, *subpath), errors in errors_by_path.items():
         # a table's name is not a key in it
         name, meaning = key_by_field.get(str(field), ("", ""))
-        report.error((*at, name, *subpath) if name else at, _error_message(errors, meaning))
+        report.error((*key_path, name, *subpath) if name else key_path, _error_message(errors, meaning))
     return model.model_validate(_valid_values(model, values, errors_by_path), context=PART_OF_FILE)
 
 
-def _read_values(model: type[Record], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
+def _read_values(model: type[Record], raw: TomlTable, key_path: KeyPath, report: Reporter) -> dict[str, object]:
     keys = keys_of(model)
     values: dict[str, object] = {}
     for name, value in raw.items():
         key = keys.get(name)
         if key is None:
-            _report_unknown(name, model, (*at, name), report)
+            _report_unknown(name, model, (*key_path, name), report)
         elif not key.tables:
             values[key.field] = tuple(value) if isinstance(value, list) else value
-        elif (inner := _read_inner(key, value, (*at, name), report)) is not None:
+        elif (inner := _read_inner(key, value, (*key_path, name), report)) is not None:
             values[key.field] = inner
     for name, key in keys.items():
         if key.is_required and name not in raw:
-            report.error((*at, name), f"is missing: {key.meaning}")
+            report.error((*key_path, name), f"is missing: {key.meaning}")
     return values
 
 
-def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) -> object:
+def _read_inner(key: WrittenKey, raw: TomlValue, key_path: KeyPath, report: Reporter) -> object:
     if not key.is_named:
-        return read_table(key.tables[0], raw, at, report)
+        return read_table(key.tables[0], raw, key_path, report)
     if not isinstance(raw, dict):
-        report.error(at, f"must be a table, not {kind_of(raw)}")
+        report.error(key_path, f"must be a table, not {kind_of(raw)}")
         return None
     tables: list[Record] = []
     for name, table in raw.items():
-        model = _model_of(key.tables, table, (*at, name), report)
-        entry = None if model is None else read_table(model, table, (*at, name), report, name=name)
+        model = _model_of(key.tables, table, (*key_path, name), report)
+        entry = None if model is None else read_table(model, table, (*key_path, name), report, name=name)
         if entry is not None:
             tables.append(entry)
     return tuple(tables)
 
 
-def _model_of(models: tuple[type[Record], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Record] | None:
+def _model_of(
+    models: tuple[type[Record], ...], raw: TomlValue, key_path: KeyPath, report: Reporter
+) -> type[Record] | None:
     if len(models) == 1 or not isinstance(raw, dict):
         return models[0]
     by_type = {str(model.model_fields["type"].default): model for model in models}
@@ -220,7 +224,9 @@ def _model_of(models: tuple[type[Record], ...], raw: TomlValue, at: KeyPath, rep
     if isinstance(kind, str) and kind in by_type:
         return by_type[kind]
     hint = suggestion(kind, by_type) if isinstance(kind, str) else ""
-    report.error((*at, "type"), f"{'is missing:' if kind is None else 'must be'} one of {', '.join(by_type)}{hint}")
+    report.error(
+        (*key_path, "type"), f"{'is missing:' if kind is None else 'must be'} one of {', '.join(by_type)}{hint}"
+    )
     return None
 
 
@@ -281,14 +287,14 @@ def kind_of(value: object) -> str:
     return _KIND_BY_TYPE.get(type(value), "a date or time")
 
 
-def _report_unknown(name: str, model: type[Record], at: KeyPath, report: Reporter) -> None:
+def _report_unknown(name: str, model: type[Record], key_path: KeyPath, report: Reporter) -> None:
     """Report an unknown key: an error if ignoring it might fail open, otherwise a warning."""
     if name in IGNORED.get(model, ()):
-        report.warn(at, f"has no effect: {IGNORED[model][name]}")
+        report.warn(key_path, f"has no effect: {IGNORED[model][name]}")
     elif _may_be_a_guard(name, model) or (model is Expert and _is_misspelt(name, model)):
-        report.refuse(at, f"unknown key{_unknown_key_hint(name, model, report.parts)}")
+        report.refuse(key_path, f"unknown key{_unknown_key_hint(name, model, report.parts)}")
     else:
-        report.warn(at, f"unknown key{_unknown_key_hint(name, model, report.parts, ', ignored')}")
+        report.warn(key_path, f"unknown key{_unknown_key_hint(name, model, report.parts, ', ignored')}")
 
 
 def _unknown_key_hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") -> str:

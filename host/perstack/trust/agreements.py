@@ -169,7 +169,7 @@ class Agreement:
         self._is_whole = project.path is None or is_named(Path(project.path))
         own = ownership_of(project, is_vendor, workspace)
         self.own = replace(own, files=no_files) if self._is_whole else own  # their digests are compared with nothing
-        self._adopted: Project | None = None  # the definition, if something of it needs an agreement
+        self._adopted: Project | None = None  # the adopted definition; None if nothing in it needs an agreement
         self._withheld: list[TrustItem] = []
         self._chosen: frozenset[str] = frozenset()
 
@@ -246,7 +246,7 @@ class Agreement:
         record = self.store.read(folder)
         places = ", ".join(dict.fromkeys(describe_place(item, record) for item in missing))
         return NotAgreed(
-            f"{self.path} names what nobody has agreed to: {places}",
+            f"{self.path} declares what you have not agreed to: {places}",
             page=describe_items(missing, record),
             agree=lambda: self.store.agree(folder, missing),
             next_steps=(AgreeTo(str(folder)),),

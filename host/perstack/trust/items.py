@@ -108,7 +108,7 @@ class Ownership:
     """Names that a definition may use without an agreement: paths in its own folder, and vendors of models."""
 
     contains: Callable[[str], bool] = lambda path: False
-    """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
+    """Return whether a path, or the address of a file, stays in the definition's folder even through links."""
     is_vendor: IsVendor = lambda name: None
     files: Callable[[Record], Mapping[str, str]] = no_files
     """Return the content of each file of the folder that a table runs, as a digest, by the file's path."""

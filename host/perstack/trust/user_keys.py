@@ -16,7 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perstack.errors import StorageError, UsageError
-from perstack.system.files import FOLDER_MODE, REAL_FOLDER, FileTooLarge, open_regular, read_rest, replace_private_file
+from perstack.system.files import (
+    FOLDER_MODE,
+    REAL_FOLDER,
+    FileTooLarge,
+    open_regular,
+    read_rest,
+    replace_private_file,
+    system_reason,
+)
 from perstack.system.user import user_directory
 
 _FILE_NAME = "keys.env"
@@ -107,4 +115,4 @@ def _reason(error: OSError) -> str:
         return "it or its folder is a link, or its folder is not a folder; use the file itself"
     if isinstance(error, FileTooLarge):
         return f"it has more than {_MAX_FILE_BYTES >> 10} KiB"
-    return (error.strerror or str(error)).lower()
+    return system_reason(error)

@@ -6,7 +6,7 @@ before it orders it, and finds recorded Jobs without an order again.
 
 - `dispatcher_queue`, `queued_definition`: what a Job is queued with, so that a worker needs no perstack.toml; its Agent
   Skills are bundled by `agent_skills.bundles`.
-- `worker`, `claimed_jobs`, `driving_orders`, `orders`: claim, drive, and decide whether an order is done or queued
+- `worker`, `driving_claims`, `driving_orders`, `orders`: claim, drive, and decide whether an order is done or queued
   again. `orders` is pure.
 - `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each
   Job a folder of its own.

@@ -17,6 +17,7 @@ from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.snapshots.changes import snapshots_of
 from perstack.snapshots.job_files import JobFiles
 from perstack.system.concurrency import shield_until_done
+from perstack.system.files import system_reason
 from perstack.system.user import this_process
 from perstack.workers.serving import JobServer
 
@@ -117,4 +118,4 @@ def _make(folder: Path) -> None:
 
 
 def _unusable_error(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"{folder}: {(error.strerror or str(error)).lower()}")
+    return UsageError(f"{folder}: {system_reason(error)}")

@@ -67,7 +67,7 @@ _MAX_TOTAL_TAKEOVERS = 10  # consecutive takeovers without progress before a Job
 _MIN_PAUSE_MS = 250
 _MAX_PAUSE_MS = 4_000
 
-# Types of events that each takeover records again before the work that may end the worker, or that are no work.
+# Types of events that each takeover records again before the work that may end the worker, or that are not work.
 _NO_PROGRESS = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent) if not event.is_progress)
 
 DriveOutcome = Literal[

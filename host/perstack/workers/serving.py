@@ -32,7 +32,7 @@ from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
 from perstack.snapshots.job_files import JobFiles
-from perstack.support.variables import check_known, variables_in
+from perstack.support.variables import require_secrets_known, variables_in
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
@@ -221,7 +221,7 @@ def _check_skills(setup: HostSetup, expert: Expert) -> None:
 
 
 def _check_program(setup: HostSetup, skill: McpStdioSkill) -> None:
-    check_known((*skill.args, *skill.env.values()), skill.name)
+    require_secrets_known((*skill.args, *skill.env.values()), skill.name)
     variable_names = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
     missing = ", ".join(sorted(name for name in variable_names if not setup.env.without_stored.get(name)))
     if missing:

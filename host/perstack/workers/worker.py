@@ -1,6 +1,6 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-Each claim gets a task in `claimed_jobs.ClaimHandler`, which drives the Job, decides what happens to the order and
+Each claim gets a task in `driving_claims.ClaimHandler`, which drives the Job, decides what happens to the order and
 releases it. `driving_orders.OrderedWork` knows what an order refers to. Rules that prevent lost or doubled work:
 
 - A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
@@ -38,15 +38,23 @@ from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due_tasks import LABEL as TASK_LABEL
-from perstack.workers.claimed_jobs import ClaimHandler, DispatcherConnection
+from perstack.workers.driving_claims import ClaimHandler, DispatcherRetries
 from perstack.workers.driving_orders import Drive, OrderedWork
 from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
 MAX_SILENCE_S = 10.0  # seconds without an answer after which the dispatcher or storage counts as unavailable
+CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker claims again if no notification has arrived
+DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
+SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order; each lists all submitted Jobs
 
 _HEALTH_CHECK_INTERVAL_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 _PROBE_JOB_ID = "health"  # id of a Job that need not exist
+_RELEASE_DELAY_MS = 1_000  # milliseconds in which only other workers may claim a Job that this one has no room for
+_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
+_HEARTBEAT_TIMEOUT_S = 5.0
+
+_T = TypeVar("_T")
 
 
 class Health:
@@ -88,16 +96,6 @@ class Health:
             else:
                 self._last_answers["storage"] = time.monotonic()
             await asyncio.sleep(_HEALTH_CHECK_INTERVAL_S)
-
-
-CLAIM_POLL_INTERVAL_S = 1.0  # seconds after which a worker claims again if no notification has arrived
-DUE_SCAN_INTERVAL_MS = 10_000  # milliseconds between two passes of the scheduler
-SWEEP_INTERVAL_S = 60.0  # seconds between two sweeps for Jobs without an order; each lists all submitted Jobs
-_RELEASE_DELAY_MS = 1_000  # milliseconds in which only other workers may claim a Job that this one has no room for
-_RELEASE_PAUSE_S = 0.25  # seconds until this worker claims again, so that it does not claim and release in a loop
-_HEARTBEAT_TIMEOUT_S = 5.0
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +143,7 @@ class DueResult(Protocol):
         ...
 
 
-class DueWork(Protocol):
+class DueWorkScheduler(Protocol):
     """Scheduler of tasks and schedules; `perstack.schedules.scheduler` implements it."""
 
     async def watch(self, interval: int, on_woken: Callable[[DueResult], None], *, with_jobs: bool = True) -> None:
@@ -165,7 +163,7 @@ class Worker:
         dispatcher: Dispatcher,
         jobs: Jobs,
         iterations: Iterations,
-        scheduler: DueWork,
+        scheduler: DueWorkScheduler,
         clock: Clock,
         settings: WorkerSettings,
         *,
@@ -182,7 +180,7 @@ class Worker:
         self._clock = clock
         self._settings = settings
         self._report = report
-        self._connection = DispatcherConnection(dispatcher.location, report)
+        self._connection = DispatcherRetries(dispatcher.location, report)
         work = OrderedWork(jobs, iterations, drive(self.name), clock)
         self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()

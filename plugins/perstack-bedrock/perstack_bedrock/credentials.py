@@ -1,7 +1,7 @@
 """AWS credentials as botocore finds them, and the request signatures made with them.
 
-Source: AWS SDKs and Tools reference guide, «Standardized credential providers»; AWS IAM user guide, «Signature Version
-4».
+Source: AWS SDKs and Tools reference guide, "Standardized credential providers"; AWS IAM user guide, "Signature Version
+4".
 """
 
 from __future__ import annotations

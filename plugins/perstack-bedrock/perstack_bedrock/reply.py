@@ -1,6 +1,6 @@
 """Decoders for the streams of both APIs.
 
-Source: Amazon Bedrock API reference, «ConverseStream» (`ConverseStreamOutput`), «InvokeModelWithResponseStream»
+Source: Amazon Bedrock API reference, "ConverseStream" (`ConverseStreamOutput`), "InvokeModelWithResponseStream"
 (`ResponseStream`) and the errors of both.
 """
 
@@ -348,7 +348,7 @@ def _decode_base64(text: str) -> bytes:
 
 # AWS's binary event stream, parsed and checked by botocore.
 #
-# Source: Smithy specification, «Amazon Event Stream»; botocore.eventstream.
+# Source: Smithy specification, "Amazon Event Stream"; botocore.eventstream.
 
 _LENGTHS_BYTES = 8  # a frame begins with two lengths, of which at least one byte is 0
 MEDIA_TYPE = "application/vnd.amazon.eventstream"

@@ -1,6 +1,6 @@
 """Encoder of ConverseStream requests, as pure functions.
 
-Source: Amazon Bedrock API reference, «ConverseStream» and «ContentBlock»; user guide, «Prompt caching».
+Source: Amazon Bedrock API reference, "ConverseStream" and "ContentBlock"; user guide, "Prompt caching".
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     """Return address and credentials; a token in the environment takes precedence.
 
     Raises MissingCredential if credentials, a region or the library are missing; a server on this machine needs no
-    credentials. Source: Amazon Bedrock user guide, «API keys»; AWS SDKs and Tools reference guide.
+    credentials. Source: Amazon Bedrock user guide, "API keys"; AWS SDKs and Tools reference guide.
     """
     if not are_installed(LIBRARIES):
         raise MissingCredential(f"provider amazon-bedrock needs AWS's library botocore: {INSTALL}")
@@ -109,8 +109,8 @@ def _missing_region_error() -> MissingCredential:
 
 # Differences between Bedrock's model families, by model id.
 #
-# Source: Amazon Bedrock user guide, «Prompt caching», «Extended thinking», «Adaptive thinking»; Amazon Nova 2 user
-# guide, «Extended thinking»; API reference, `ToolResultBlock`.
+# Source: Amazon Bedrock user guide, "Prompt caching", "Extended thinking", "Adaptive thinking"; Amazon Nova 2 user
+# guide, "Extended thinking"; API reference, `ToolResultBlock`.
 
 _CACHES = re.compile(r"anthropic\.claude-(?!v2|instant|3-(haiku|sonnet|opus)|3-5-sonnet-20240620)|amazon\.nova-")
 _SIGNS = re.compile(r"claude|amazon\.nova-")

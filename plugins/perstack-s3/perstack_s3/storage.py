@@ -376,7 +376,10 @@ class S3Storage(Storage):
             return (), None
         run_list = read(RunList, list_object.data)
         if run_list is None:
-            raise StorageError(f"{self.location}: the list of Runs of Job {job_id} is damaged: restore it")
+            raise StorageError(
+                f"{self.location}: the list of Runs of Job {job_id} is damaged: restore the object from a"
+                " backup or an earlier version of it"
+            )
         return run_list.runs, list_object.tag
 
     async def _has_record(self, ref: RunRef, head: Head) -> bool:

@@ -1,6 +1,6 @@
 """Google credentials and their access tokens.
 
-Source: Google Cloud documentation, «How Application Default Credentials works».
+Source: Google Cloud documentation, "How Application Default Credentials works".
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class VertexSettings(EndpointSettings):
         """Return the settings for the Claude codec.
 
         A result schema is off by default, because it is refused unless the organization allows it. Source: Vertex AI,
-        «Structured outputs with Anthropic Claude models», «Control access to structured outputs».
+        "Structured outputs with Anthropic Claude models", "Control access to structured outputs".
         """
         return AnthropicSettings(
             max_tokens=self.max_tokens,
@@ -83,7 +83,7 @@ class ProjectLocation:
 
     @property
     def base_url(self) -> str:
-        """Google's address. Source: Vertex AI, «Deployments and endpoints»; `us` and `eu` as in Google's SDK."""
+        """Google's address. Source: Vertex AI, "Deployments and endpoints"; `us` and `eu` as in Google's SDK."""
         return f"https://{_WITHOUT_REGION.get(self.location, f'{self.location}-aiplatform.googleapis.com')}"
 
     def path_of(self, publisher: str, model: str, method: str) -> str:
@@ -120,7 +120,7 @@ def _read_variable(env: Mapping[str, str], names: tuple[str, ...], kind: str, va
 
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
-"""API version for Claude. Source: Anthropic documentation, «Claude on Vertex AI»."""
+"""API version for Claude. Source: Anthropic documentation, "Claude on Vertex AI"."""
 
 
 class VertexProvider(HttpProvider):

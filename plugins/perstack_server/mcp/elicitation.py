@@ -106,7 +106,7 @@ def answer_in(question: OpenQuestion, reply: types.ElicitResult, workspace: Path
 def _answer_of_reply(form: Form, question: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply as `Host.answer` takes it; None without an answer.
 
-    A tool that asks, unlike a model, handles a refusal itself, so it gets «decline». Declining an approval is a no.
+    A tool that asks, unlike a model, handles a refusal itself, so it gets "decline". Declining an approval is a no.
     """
     match reply.action:
         case "accept":

@@ -99,7 +99,7 @@ async def serve_project(
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
 
-OpenRoot: TypeAlias = Callable[[Path], Workspace]  # opens a folder; raises PerstackError, also if it must not be served
+OpenRoot: TypeAlias = Callable[[Path], Workspace]  # opens a folder; raises PerstackError if it may not be served
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ class PlainProgram:
         self.has_left.set()
 
     def _handle_text(self, text: str) -> None:
-        """Handle a line that is no command as the state of the shown Job requires: answer, send, choose or resume."""
+        """Handle a line without a command as the state of the shown Job requires: answer, send, choose or resume."""
         session = self.shown_job.session
         if self._settling_index is not None:
             self._settle(self._settling_index, text.strip())

@@ -203,7 +203,7 @@ class ListScreen(OverlayScreen, Generic[_T]):
             return (mark, *self.line(rows[index], is_chosen, width - 2))
 
         empty = "…" if not self._has_read else self._problem or self.empty_text
-        self._list.offer(len(rows), row, chosen=chosen, empty=empty)
+        self._list.offer(len(rows), row, chosen=chosen, empty_text=empty)
         self.update_head()
 
     def update_head(self) -> None:

@@ -104,7 +104,7 @@ class HistoryScreen(ListScreen[JobSummary]):
 
 # The Inbox (F3): every open question of all Jobs and tasks.
 
-_REFRESH_INTERVAL_S = 1.0  # minimum seconds between two readings: other processes ask and answer, too
+_REFRESH_INTERVAL_S = 1.0  # minimum seconds between two readings: other processes also ask and answer
 _PAUSE_FACTOR = 20  # minimum interval as a multiple of the duration of a reading
 
 

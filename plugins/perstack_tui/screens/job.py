@@ -123,7 +123,7 @@ class _CheckpointActions(OverlayScreen):
             return
         question_point = self.step.asked
         if question_point is None:
-            self.notify("Nothing was asked at this checkpoint: choose one marked «asks».", markup=False)
+            self.notify('Nothing was asked at this checkpoint: choose one marked "asks".', markup=False)
         elif (question := self._own_question(question_point)) is None:
             self.notify(
                 "A delegate asked this: only a question of the Coordinator can be answered again.", markup=False

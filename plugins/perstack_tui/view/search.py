@@ -1,4 +1,4 @@
-"""Search in a transcript: find the items and lines that contain a text, also in folded items."""
+"""Search in a transcript: find the items and lines that contain a text, even in folded items."""
 
 from __future__ import annotations
 

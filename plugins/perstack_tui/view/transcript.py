@@ -134,9 +134,8 @@ class Transcript:
             if last.words == activity:
                 return
             branch.drop_last()
-        if (
-            activity and run_activity is not None and not isinstance(last, RunBranch)
-        ):  # the delegate's own branch shows what is waited for
+        # the delegate's own branch shows what is waited for
+        if activity and run_activity is not None and not isinstance(last, RunBranch):
             branch.add(ActivityItem(activity, run_activity.since))
 
     def _apply_stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:

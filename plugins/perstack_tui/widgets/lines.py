@@ -153,16 +153,16 @@ class ChoiceList(OptionList):
     }
     """
 
-    def offer(self, count: int, row: MakeRow, *, chosen: int = 0, empty: str = "") -> None:
-        """Show `count` rows, or the text `empty` for 0, without reporting the choice."""
+    def offer(self, count: int, make_row: MakeRow, *, chosen: int = 0, empty_text: str = "") -> None:
+        """Show `count` rows, or `empty_text` for 0, without reporting the choice."""
         top = self.scroll_y
         with self.prevent(OptionList.OptionHighlighted):
             if count:
-                self.set_options(Option(_Row(self, index, row)) for index in range(count))
+                self.set_options(Option(_Row(self, index, make_row)) for index in range(count))
                 self.scroll_to(y=top, animate=False, immediate=True, force=True)
                 self.highlighted = chosen
             else:
-                self.set_options([Option("", disabled=True), Option(Content(f"  {empty}"), disabled=True)])
+                self.set_options([Option("", disabled=True), Option(Content(f"  {empty_text}"), disabled=True)])
 
     def move(self, rows: int) -> None:
         """Move the choice down by `rows`, up if negative, at most to the ends."""

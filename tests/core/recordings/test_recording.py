@@ -163,8 +163,8 @@ def test_a_tool_that_is_gone_a_rule_that_denies_and_another_query_are_named(benc
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delegates": ()}, "step 2 of boss: hand(query=left) failed now («There is no tool 'hand'"),
-        ({"skills": ()}, "step 3 of boss: askUser(question=Which colour?) failed now («There is no tool 'askUser'"),
+        ({"delegates": ()}, "step 2 of boss: hand(query=left) failed now (\"There is no tool 'hand'"),
+        ({"skills": ()}, "step 3 of boss: askUser(question=Which colour?) failed now (\"There is no tool 'askUser'"),
     ],
 )
 def test_a_delegate_or_a_skill_that_is_gone_is_named(bench: Bench, changes: dict, words: str) -> None:
@@ -175,7 +175,7 @@ def test_a_delegate_or_a_skill_that_is_gone_is_named(bench: Bench, changes: dict
 def test_a_query_that_was_not_recorded_is_named(bench: Bench) -> None:
     record(bench)
     error = played_error(bench, query="Do half of it")
-    assert "does not have a Run of boss with the query «Do half of it»; it has: «Do all of it»" in error
+    assert 'does not have a Run of boss with the query "Do half of it"; it has: "Do all of it"' in error
 
 
 def test_an_unfinished_job_is_recorded_and_played_as_far_as_it_got(bench: Bench) -> None:

@@ -291,7 +291,7 @@ def test_nothing_is_added_before_the_person_has_agreed_to_the_definition(changin
     )
     done = changing.call("run", "lead", "q", *RUN)
     assert done.code == 2
-    assert "names what nobody has agreed to: experts.box.skills.search" in done.err
+    assert "declares what you have not agreed to: experts.box.skills.search" in done.err
     assert not (changing.workspace / "life").exists()
     changing.call("trust", "--yes")
     assert results(changing.call("run", "lead", "q", *RUN))["addSkill"]["tools"] == ["find"]

@@ -147,7 +147,7 @@ def test_a_tool_that_was_taken_away_since_is_named(mended: Terminal) -> None:
     definition.write_text(f'{SERVED}omit = ["touch"]\n')
     failed = mended.call("run", "mechanic", "Mend it", "--recording", "mend.json", "--output", "text")
     assert failed.code == 1
-    assert "step 1 of mechanic: touch(part=wheel) failed now («There is no tool 'touch'." in failed.err
+    assert "step 1 of mechanic: touch(part=wheel) failed now (\"There is no tool 'touch'." in failed.err
     assert "and did not when mend.json was recorded" in failed.err
 
 

@@ -128,7 +128,7 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("complete", "t", "--result", '{"a":'), "--result is not JSON"),
         (("list", "--older-than", "long"), "--older-than long: give a duration such as 90s, 5m, 2h or 7d"),
         (("list", "--after", "nonsense"), "is not a cursor of the list"),
-        (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
+        (("cancel", "t", "--expected-version", "1"), "task t has version 2, not 1"),
         (("pause", "t"), "--reason is missing: Why the task waits: human_approval, "),
         (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
         (("pause", "t", "--depends-on", "t"), "that would be a cycle, t -> t"),

@@ -296,7 +296,7 @@ def test_a_setting_that_a_provider_does_not_have_names_the_nearest(terminal: Ter
 def test_a_text_that_is_not_closed_is_explained(terminal: Terminal) -> None:
     (found,) = problems_of(terminal, '[experts.a]\ninstruction = "i\n')[1]
     assert found[1] == 2
-    assert found[3].endswith(": a text in quotes must end on its line")
+    assert found[3].endswith(": a string in quotes must end on its line")
 
 
 def test_a_wrong_setting_of_a_toolkit_is_an_error(terminal: Terminal) -> None:

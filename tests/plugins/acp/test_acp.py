@@ -72,7 +72,7 @@ def test_a_question_without_choices_ends_the_turn_and_the_next_prompt_answers_it
     run(work())
 
 
-@pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "as in «no: because …»)")])
+@pytest.mark.parametrize(("choose", "ends"), [("yes", "Paid."), (None, "as in 'no: because …')")])
 def test_an_approval_is_a_permission_request(terminal: Terminal, choose: str | None, ends: str) -> None:
     toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])

@@ -257,7 +257,7 @@ def is_blank(text: str) -> bool:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar word, for «did you mean»; None if none has this ratio of similarity."""
+    """Return the most similar word, for "did you mean"; None if none has this ratio of similarity."""
     from difflib import get_close_matches  # imported late: needed only after a mistake
 
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
@@ -278,13 +278,13 @@ def edit_distance(first: str, second: str) -> int:
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return the remedy for an unknown word: «did you mean» the nearest one, or the list of all."""
+    """Return the remedy for an unknown word: "did you mean" the nearest one, or the list of all."""
     choices = list(words)
     similar = nearest(word, choices)
     return f"available: {', '.join(choices)}" if similar is None else f"did you mean `{similar}`?"
 
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
+    """Return `; did you mean "x"?` with the most similar word; empty if none is similar."""
     similar = nearest(word, words, cutoff)
     return "" if similar is None else f"; did you mean `{similar}`?"

@@ -82,7 +82,7 @@ _DESCRIPTIONS: dict[ChangingTool, str] = {
 
 
 def changing_specs(base: Skill, project: Project | None = None, expert: Expert | None = None) -> tuple[ToolSpec, ...]:
-    """Return the specs of the picked tools; with a project and an Expert, also the names that may be added."""
+    """Return the specs of the picked tools; with a project and an Expert, include the names that may be added."""
     return tuple(_spec(tool, base, project, expert) for tool in picked_changing_tools(base))
 
 
@@ -178,7 +178,7 @@ def skill_to_remove(expert: Expert, name: str) -> str:
 
 
 def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
-    """Return the Expert with the key `name`, which is no delegate of `expert` yet."""
+    """Return the Expert with the key `name`, which is not a delegate of `expert` yet."""
     delegate = project.expert(name)
     if delegate is None:
         keys = [key for key in project.experts if _delegate_problem(project, expert, key) is None]

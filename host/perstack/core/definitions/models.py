@@ -27,7 +27,8 @@ def models_problem(models: object) -> str | None:
 ModelTier = Literal["low", "middle", "high"]
 """Capability of a model, compared with others of its provider. `[models]` may name one for each tier."""
 
-Models = str | tuple[str, ...]  # name as the provider spells it, or `models.NAME`; each next one is a fallback
+# name as the provider spells it, or `models.NAME`; of several names, the later ones are fallbacks
+Models = str | tuple[str, ...]
 
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(models_problem)]
 

@@ -409,7 +409,7 @@ _R = TypeVar("_R", bound=Record)
 
 
 def intern_record(record: _R) -> _R:
-    """Return an equal record of an earlier call; without one this record, which later calls then return."""
+    """Return the interned record equal to this one; intern this one if there is none."""
     earlier = cast("_R", _INTERNED.setdefault((type(record), record.to_json()), record))
     return earlier if earlier == record else record  # values that JSON leaves out may differ
 

@@ -104,7 +104,7 @@ class ToolSpec(Record):
     kind: ToolKind = "tool"
     effect: Effect = "sideEffect"
     approval: bool = Field(default=False, exclude_if=falsy)
-    polling: bool = Field(default=False, exclude_if=falsy)  # True for a tool that waits: repeated calls are no loop
+    polling: bool = Field(default=False, exclude_if=falsy)  # True for a tool that waits: repeated calls are not a loop
     pin: bool = Field(default=False, exclude_if=falsy)  # True if its results are never left out of a full context
     target: str | None = None  # Expert's key, for a delegate; the server's name of the tool, if `name` had to differ
     subject: Subject | None = None

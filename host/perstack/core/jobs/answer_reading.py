@@ -46,7 +46,7 @@ NO = frozenset(
         "canceled",
     ]
 )
-_WORDS_BEFORE_COMMA = frozenset(("yes", "y", "no", "n"))  # a comma may follow only these: «ok, not yet» is not a yes
+_WORDS_BEFORE_COMMA = frozenset(("yes", "y", "no", "n"))  # a comma may follow only these: "ok, not yet" is not a yes
 
 _WORD_AND_COMMENT = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
@@ -84,7 +84,7 @@ ApprovalWord = Literal["yes", "always", "no"]
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"  # approves for the whole Job; with a colon and an offered rule: all calls of that rule
 WITH = "with"  # followed by a JSON object: these arguments in place of the model's
-ALWAYS_HERE = "always in this project"  # followed by a colon and an offered rule: approves its calls in later Jobs, too
+ALWAYS_HERE = "always in this project"  # followed by a colon and an offered rule: also approves its calls in later Jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,8 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
     if word.casefold() == ALWAYS_HERE and rule in question.offers:
         return Approval(decision="project", rule=rule)
     decision = yes_or_no(yes_no)
-    if decision is None or (
-        decision.is_yes and decision.words
-    ):  # «yes: but to another branch» is not a yes to this call
+    # "yes: but to another branch" is not a yes to this call
+    if decision is None or (decision.is_yes and decision.words):
         raise UsageError(f"the answer does not fit: {describe_accepted(accepted_answers(question))}")
     return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
 
@@ -234,9 +233,9 @@ def describe_accepted(allowed: AcceptedAnswers) -> str:
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
         return f"give a JSON object with {names}, or say decline"
     if allowed.is_approval:
-        return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in «no: because …»"
+        return f"say {', '.join(allowed.options)}; a text for the model may follow a no, as in 'no: because …'"
     if allowed.is_yes_no:
-        return "answer yes or no; a text may follow a colon, as in «no: because …»"
+        return "answer yes or no; a text may follow a colon, as in 'no: because …'"
     if allowed.is_list:
         other = ", or other words" if allowed.allows_other else ""
         return f"say any of these, with commas between{other}: {', '.join(allowed.options)}"

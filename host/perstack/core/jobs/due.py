@@ -8,7 +8,7 @@ They also decide what is due at a time, in any state of a Job: a task's pause or
 schedule has come, an order may be claimed again. A worker that looks for Runs to continue reads their logs
 (`reason_to_resume`), because a summary does not say whether a person has stopped a submitted Job.
 
-A new state needs a row in DUE, a new owner a column. docs/architecture.md, «What happens by itself», shows the table.
+A new state needs a row in DUE, a new owner a column. docs/architecture.md, "What happens by itself", shows the table.
 """
 
 from __future__ import annotations

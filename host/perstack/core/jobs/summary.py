@@ -188,7 +188,7 @@ def summarize(job: "Job", *, is_driven: bool) -> JobSummary:
 
 
 def as_running(summary: JobSummary) -> JobSummary:
-    """Return the summary with the status «running», which makes readers read the logs instead."""
+    """Return the summary with the status "running", which makes readers read the logs instead."""
     return summary.model_copy(update={"status": "running", "lifecycle": "running"})
 
 
@@ -275,7 +275,7 @@ def places_of(starts: "Iterable[StartRun]") -> dict[str, RunPlace]:
 
 RunOrigin = Literal["begun", "delegate", "continuation", "branch", "answer", "uncompacted"]
 """Origin of a Run: started by a person, called by another Run, or continuing another one from its end or from an
-earlier checkpoint, also with another answer (`answer`) or with content that compaction has left out since
+earlier checkpoint, even with another answer (`answer`) or with content that compaction has left out since
 (`uncompacted`)."""
 
 

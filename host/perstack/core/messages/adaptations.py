@@ -32,7 +32,7 @@ AdaptedForm = Literal["plain", "omitted", "replaced"]
 MAX_RUNGS = 5  # maximum adapted requests in one generation: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
 ANY_IMAGE, ANY_DOCUMENT = "image", "document"  # names of adaptations of all media of a kind, including later ones
-ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later replies, too
+ANY_THINKING = "any"  # name of an adaptation that also leaves out thinking of later replies
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
 

@@ -234,7 +234,7 @@ class _Reader:
 
 def _option(words: Sequence[WordPattern]) -> OptionPattern:
     if not words or not words[0].texts[0].startswith(_OPTION_STARTS):
-        raise ValueError("has something other than options in braces")
+        raise ValueError("has something other than options in braces; group options only, as in `{-l,-a}`")
     if len(words) > 2 or (len(words) == 2 and not words[0].is_literal):
         raise ValueError("has an option with more than one value in braces: separate options by commas")
     _check_option(words[0])
@@ -260,9 +260,9 @@ _PLAIN_OPERAND = re.compile(r"[\w \-./,:=@%+#^~*?\[\]]+")
 _NOT_AN_OPERAND = re.compile(r"[-+@~]|[A-Za-z_][\w.-]*=")
 _NOT_A_VALUE = re.compile(r"[-+@~]")
 _REMOTE = re.compile(r"[^/]*:")  # `host:path`, `https:`, `file:`
-_ABSOLUTE = re.compile(r"(?:^|[^\w.\-/])[/~]")  # a path from the root or a home folder, also after `=`, `:` or `,`
+_ABSOLUTE = re.compile(r"(?:^|[^\w.\-/])[/~]")  # a path from the root or a home folder, even after `=`, `:` or `,`
 _PARENT = re.compile(r"(?:^|[^\w.\-])\.\.(?:$|[^\w.\-])")  # `..` as a part of a path
-_HIDDEN = re.compile(r"(?:^|[^\w.\-*?\]])\.[^./]")  # `.env`, `.git`: as in a shell, `*` is no hidden name
+_HIDDEN = re.compile(r"(?:^|[^\w.\-*?\]])\.[^./]")  # `.env`, `.git`: as in a shell, `*` matches no hidden name
 _PATH_SEPARATORS = re.compile(r"[=:,]")  # between the paths of one word
 _MAX_PATHS = 20
 

@@ -262,7 +262,7 @@ Command = PerformedCommand | Switch
 
 
 def command_phrase(command: Command) -> str:
-    """Return the command as a phrase that follows «the loop would», for differences that a replay reports."""
+    """Return the command as a phrase that follows "the loop would", in a difference that a replay reports."""
     if isinstance(command, Generate):
         return f"generate for step {command.step}"
     names = {

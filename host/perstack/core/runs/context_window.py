@@ -96,7 +96,7 @@ def window_after_overflow(run: Run, reported: int | None) -> int:
 
 
 def window_after_refusal(run: Run, refusal: ErrorInfo) -> int | None:
-    """Return the window that an unexplained refusal may reveal; None if it is no overflow, or no room can be made.
+    """Return the window that an unexplained refusal may reveal; None if it is not an overflow, or no room can be made.
 
     It may be one if the request was larger than every answered one, or near the known window. Room is made only once,
     so that a refusal for another reason ends the Run.

@@ -73,8 +73,8 @@ class RunTransition:
     statuses: frozenset[RunStatus]
     to_phases: tuple[Phase, ...] = ()  # empty if unchanged; of several `fold` chooses one
     to_status: RunStatus | None = None  # None if unchanged
-    ends_pause: bool = False  # True: the time since the previous event is no work, since maybe no process drove the Run
-    # True: it concerns the log or the files. It may follow in a closed Run, and is no work and no update of the Run
+    ends_pause: bool = False  # True: the time since the previous event is not work: maybe no process drove the Run
+    # True: it concerns the log or the files. It may follow in a closed Run, and is neither work nor a Run's update
     is_maintenance: bool = False
 
 

@@ -64,7 +64,7 @@ def repeated_call(run: Run) -> ErrorInfo | None:
 
 
 def _only_adds(call: Call) -> bool:
-    """Return True if a call adds todos and completes none: a list that only grows is no progress."""
+    """Return True if a call adds todos and completes none: a list that only grows is not progress."""
     return call.decided.kind == "todo" and not call.part.args.get("completedTodos")
 
 

@@ -54,10 +54,10 @@ def stored_tools(specs: Sequence[ToolSpec]) -> StoredTools:
 
 
 def schemas_in(blob: bytes) -> Mapping[str, JsonObject]:
-    """Return the schemas of stored tools, by name. Raises ValueError for a blob of another form."""
+    """Return the schemas of stored tools, by name. Raises ValueError if the blob is malformed."""
     tools = read_json(blob)
     if not isinstance(tools, list):
-        raise ValueError("the tools are no list")
+        raise ValueError("the tools are not a list")
     schemas: dict[str, JsonObject] = {}
     for tool in tools:
         if not isinstance(tool, dict) or not isinstance(schema := tool.get("inputSchema"), dict):

@@ -61,7 +61,7 @@ class StartRun(RunEvent):
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
     exec_grant: ExecGrant | None = None  # None in logs of earlier versions: programs run without a question
-    # True: alternating steps count for `maxRepeats`, too
+    # True: alternating steps also count for `maxRepeats`
     counts_rounds: bool = Field(default=False, exclude_if=falsy)
 
     @property

@@ -36,7 +36,7 @@ _IN_PLACE_KEYWORDS = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
 class NotJson(ValueError):
-    """Text that is not the expected JSON; the message is a phrase that follows «it»."""
+    """Text that is not the expected JSON; the message is a phrase that follows "it"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def masked_variables(values: Mapping[str, str], substitute: Substitute = digest_
 
 
 def masked_address(address: str, substitute: Substitute = digest_of_secret) -> str:
-    """Return a server's address with each secret replaced, also in its path."""
+    """Return a server's address with each secret replaced, even in its path."""
     return _replace(address, (*spans_by_form(address), *spans_in_path(address)), substitute)
 
 
@@ -94,7 +94,7 @@ def masked_words(text: str, substitute: Substitute = digest_of_secret) -> str:
 
 
 def masked_error(text: str) -> str:
-    """Return an error about a server with each secret replaced, also in addresses that it quotes."""
+    """Return an error about a server with each secret replaced, even in addresses that it quotes."""
     return masked_words(re.sub(_URL, lambda match: masked_address(match[0]), text))
 
 
@@ -248,7 +248,7 @@ class SecretMasker:
         return text if masked == value else json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
 
     def args(self, args: JsonObject) -> JsonObject:
-        """Mask an object such as a call's arguments, also values of secret keys and of a program's options."""
+        """Mask an object such as a call's arguments, including values of secret keys and of a program's options."""
         masked = {name: self._value(value, name) for name, value in args.items()}
         command, options = args.get("command"), args.get("args")
         if (

@@ -2,7 +2,7 @@
 
 A secret is the value of an option, variable, header or query part whose name says so (`--token`, `API_KEY=…`,
 `?key=…`), a user with a password in an address, a long random part of an address's path, a private key, or a text in
-the known form of a key. A reference to a variable, `${NAME}`, is no secret: it stands in place of one. Options of
+the known form of a key. A reference to a variable, `${NAME}`, is not a secret: it stands in place of one. Options of
 single programs (`mysql -p…`) and formats of single files (`.netrc`) are not recognised: a list would never be complete.
 Every pattern must run in linear time on any text.
 """
@@ -219,7 +219,7 @@ def _spans_of_user(match: re.Match[str]) -> Iterator[Span]:
             yield match.span(2)  # services accept a token as the user, with any password
         yield match.span(3)
     elif scheme.casefold().startswith("http"):
-        # `git` in ssh://git@host is no secret; over HTTP a lone user is a token.
+        # `git` in ssh://git@host is not a secret; over HTTP a lone user is a token.
         yield match.span(2)
 
 

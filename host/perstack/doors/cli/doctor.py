@@ -102,7 +102,7 @@ def _print_all(findings: Sequence[DoctorFinding], runtimes: Sequence[RuntimeStat
     table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
     for finding in findings:
         if finding.state != "ok" and finding.remedy:
-            # a narrow table cuts the problem; for «not set up» the remedy is enough
+            # a narrow table cuts the problem; for "not set up" the remedy is enough
             prefix = "" if finding.text == "not set up" else f"{finding.text}; "
             print_out(f"{finding.about}: {prefix}{finding.remedy}")
     for runtime in runtimes:

@@ -23,6 +23,7 @@ from perstack.doors.shared.text import local_time
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
+from perstack.system.files import system_reason
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def run_interruptible(
 def _report_lost(output: JobOutput, consequence: str) -> None:
     """Report why stdout could not be written, unless its reader just stopped early."""
     if output.lost is not None and not isinstance(output.lost, BrokenPipeError):
-        reason = (output.lost.strerror or str(output.lost)).lower()
+        reason = system_reason(output.lost)
         with suppress(OSError):
             print_err(f"error: stdout cannot be written ({reason}), {consequence}")
 

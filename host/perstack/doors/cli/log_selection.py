@@ -100,7 +100,7 @@ def last_items(items: Sequence[_T], take: int, offset: int) -> list[_T]:
 
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
-    """Return the event types named in comma-separated lists, also by the original's names.
+    """Return the event types named in comma-separated lists, where the original's names count too.
 
     Raises UsageError for an unknown one.
     """

@@ -28,6 +28,7 @@ from perstack.doors.cli.terminal import (
 )
 from perstack.doors.shared.screen import is_terminal
 from perstack.errors import DefinitionError, NotAgreed, PerstackError
+from perstack.system.files import system_reason
 from perstack.version import VERSION
 
 # Hide the keys in the host's environment from the programs that it starts, which run as the same user. Linux shows a
@@ -246,7 +247,7 @@ def run_command_line() -> None:
         discard_stdout()  # writing the rest at exit would fail again
         if error.errno != errno.EPIPE:  # no message if the reader stopped early
             target = error.filename or "the output cannot be written"
-            print_err(one_line(f"error: {target}: {(error.strerror or str(error)).lower()}"))
+            print_err(one_line(f"error: {target}: {system_reason(error)}"))
         sys.exit(1)
     finally:
         finish_stderr()

@@ -140,7 +140,7 @@ class HostOptions:
         return run_with(self.writer(), work)
 
     def reader(self) -> Host:
-        """Return a Host for looking at Jobs, also if the definition is broken."""
+        """Return a Host for looking at Jobs, even if the definition is broken."""
         gc.freeze()  # what was imported stays: among thousands of Jobs each collection would go through it again
         try:
             return self.writer()
@@ -156,7 +156,7 @@ class HostOptions:
             return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:
-        """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
+        """Return a Host for changing Jobs, even without a definition. Raises DefinitionError for an unusable one."""
         from perstack.trust.agreements import environment_of, state_environment
 
         located = self.located()
@@ -466,7 +466,7 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
     return stack(*(_DRIVING[name] for name in names), config_option, workspace_option, storage_option)(gather)
 
 
-# the limits for all Jobs of iterations together
+# limits on the total over all Jobs of a series
 total_options = stack(
     click.option(
         "--total-cost", type=DOLLARS, metavar="X", help="For iterations: maximum cost of all their Jobs, in US dollars."

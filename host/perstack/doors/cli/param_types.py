@@ -18,6 +18,7 @@ from perstack.core.base.text import parse_span
 from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
+from perstack.system.files import system_reason
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -121,7 +122,7 @@ def _read_content(text: str, name: str) -> bytes:
     except NotRead as error:
         raise UsageError(f"{name}: {text[1:]} {error}") from error
     except OSError as error:
-        raise UsageError(f"{name}: {text[1:]}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{name}: {text[1:]}: {system_reason(error)}") from error
 
 
 def _stdin(name: str) -> bytes:

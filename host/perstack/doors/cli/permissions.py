@@ -90,7 +90,7 @@ def test_command(
 @json_option("Print each grant as a line of JSON.")
 @definition_options
 def list_command(as_json: bool, options: HostOptions) -> None:
-    """Show the rules that a person has approved for this project, by «always in this project»."""
+    """Show the rules that a person has approved for this project, by "always in this project"."""
     grants = _grants(options).all()
     if as_json:
         for grant in grants:

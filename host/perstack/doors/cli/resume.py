@@ -54,7 +54,7 @@ def tell_command(
 ) -> None:
     """Tell JOB something: its model sees TEXT before its next generation, whichever process drives it.
 
-    The text is kept word for word, also when the history is summarised. A Job that is stopped, queued or waiting for an
+    The text is kept word for word, even when the history is summarised. A Job that is stopped, queued or waiting for an
     answer sees it when it continues. TEXT `-` reads from stdin.
     """
     if (text is None) == (dropped is None):
@@ -118,7 +118,7 @@ def _author_line(text: StandingText) -> str:
 
 @click.command("cancel")
 @click.argument("job")
-@click.option("--final", is_flag=True, help="Close the Job permanently, also if it is waiting or paused.")
+@click.option("--final", is_flag=True, help="Close the Job permanently, even if it is waiting or paused.")
 @click.option("--reason", metavar="TEXT", default="", help="With --final: the reason to record.")
 @json_option("Print the Job's summary as a JSON object.")
 @place_options

@@ -98,7 +98,7 @@ def _status(entry: ScheduleStatus) -> str:
         return "error"
     if entry.last is None:
         return "-"
-    suffix = "" if entry.waiting is None else ", one waits"
+    suffix = "" if entry.waiting is None else ", one waiting"
     if entry.summary is not None:
         return status_of(entry.summary) + suffix
     outcome = entry.last.outcome

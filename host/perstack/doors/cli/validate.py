@@ -71,7 +71,7 @@ def _known_tools(project: Project, env: Mapping[str, str]) -> dict[str, KnownToo
     }
 
 
-def _known_to_json(tools_by_expert: Mapping[str, KnownTools]) -> JsonObject:
+def _tools_by_expert_to_json(tools_by_expert: Mapping[str, KnownTools]) -> JsonObject:
     return {
         key: {
             "tokens": sum(_tokens(specs or ()) for specs in by_skill.values()),
@@ -188,7 +188,7 @@ def validate_command(
     tools_by_expert = _tools_of(usable, options) if starts_skills and usable is not None else {}
     if as_json:
         document = _to_json(path, is_usable, problems, project)
-        document |= {"knownTools": _known_to_json(known)} if verbose else {}
+        document |= {"knownTools": _tools_by_expert_to_json(known)} if verbose else {}
         write_json({**document, "tools": _tools_to_json(tools_by_expert)} if starts_skills else document)
     else:
         _print(project, problems, is_usable)

@@ -165,7 +165,7 @@ class JobActivity:
         return self._known.get(run_id)
 
     def is_delegate(self, run_id: str) -> bool:
-        """Return whether another Run started this one, also after its end."""
+        """Return whether another Run started this one, even after its end."""
         activity = self._known.get(run_id)
         return activity is not None and activity.is_delegate
 
@@ -256,9 +256,8 @@ class JobActivity:
                 activity.set_activity("waits for the model", now)
             case events.FinishGeneration():
                 self._add_usage(event.usage)
-                if (
-                    not event.message.provider_tools
-                ):  # the usage of several passes together says nothing about the context
+                # the usage of several passes together says nothing about the context
+                if not event.message.provider_tools:
                     activity.context_tokens = event.usage.total_tokens
                 activity.context_window = event.context_window or activity.context_window
                 activity.calls = {

@@ -26,7 +26,7 @@ class DeclaredItems:
 
 
 def items_of(place: ProjectPlace, *, with_env: bool = True) -> DeclaredItems:
-    """Return the items of a folder's definition, also of one with errors. Raises UsageError without a definition."""
+    """Return the items of a folder's definition, even of one with errors. Raises UsageError without a definition."""
     definition = open_definition(place.require_path(), must_be_whole=False)
     project = definition.project.model_copy(
         update={

@@ -78,7 +78,7 @@ Condition = Comparison | Negation | Combination
 
 
 def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
-    """Return those of `types` that comma-separated lists name, also by the original's names.
+    """Return those of `types` that comma-separated lists name, where the original's names count too.
 
     Raises ValueError with the first name that is not among `types`.
     """
@@ -144,7 +144,7 @@ class _Parser:
         self._position = 0
 
     def expect(self, kind: str, expected: str) -> str:
-        """Consume the next token and return its text. Raises ValueError if it is of another kind."""
+        """Consume the next token and return its text. Raises ValueError if it has another kind."""
         token = self._tokens[self._position]
         if token.kind != kind:
             actual = repr(token.text[:40]) if token.kind != "end" else "the end"

@@ -196,7 +196,7 @@ def _parse_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
     return LogEntry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), index, log)
 
 
-# Rows of an event's line, also if this version cannot parse it.
+# Rows of an event's line, even if this version cannot parse it.
 
 _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
 _CALLS = tuple(
@@ -308,7 +308,7 @@ def meets_condition(entry: LogEntry, condition: Condition) -> bool:
 
 
 def json_of(entry: LogEntry) -> JsonObject:
-    """Return the fields of an event, also if this version does not know it."""
+    """Return the fields of an event, even if this version does not know it."""
     try:
         fields: object = from_json(entry.line)
     except ValueError:

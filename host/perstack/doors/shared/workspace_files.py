@@ -12,7 +12,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.errors import UsageError
 from perstack.media.attachments import MAX_PDF_BYTES
-from perstack.system.files import read_below
+from perstack.system.files import read_below, system_reason
 from perstack.system.project_states import is_state_of_project
 from perstack.toolkit.context import Blob
 
@@ -51,7 +51,7 @@ def _read_in_workspace(setup: HostSetup, location: str) -> Blob:
         top = Path(os.path.realpath(setup.workspace))
         return Blob(read_below(top, "/".join(parts), MAX_PDF_BYTES), name=real.name)
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
+        reason = system_reason(error)
         raise UsageError(f"{location} cannot be attached: {reason}") from None
 
 

@@ -269,7 +269,7 @@ class Jobs(JobReader):
         New limits are recorded with who gave them: `by`, or this process's user. A Run that failed before its model
         replied resumes under today's definition. `settle` decides the calls that began and have no result, by key or
         call id; `on_unsettled` is called with them before anything is done. `output` is the model that the Job was
-        begun with: it parses the result here, too. Raises UsageError for a Job that is completed or waits for an
+        begun with: it also parses the result here. Raises UsageError for a Job that is completed or waits for an
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.id_or_latest(job_id), result_reader(output)

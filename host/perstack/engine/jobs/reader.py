@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a list of Jobs needs no state of a Run
     from perstack.core.runs.state import Run
     from perstack.engine.log.run_session import OnEvent
 
-_MAX_CONCURRENT_READS = 16  # Jobs that are read concurrently: on a server each read waits for an answer
+_MAX_CONCURRENT_READS = 16  # Jobs read concurrently: with a remote storage, each read is a round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class JobReader:
         return await self.job(job_id)
 
     async def _needs_no_worker(self, job_id: str) -> bool:
-        """Return whether workers are done with a Job without a driver. One that is still «running» was just claimed."""
+        """Return whether workers are done with a Job without a driver. One that is still "running" was just claimed."""
         summary = await self.job(job_id)
         state = job_state(summary, 0, by_workers=True)
         if state != "leftToWorkers":

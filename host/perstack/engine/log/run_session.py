@@ -170,7 +170,7 @@ class RunSession:
         self.expert_key = expert_key
         self.base: Run | None = None  # the state that this Run continues from, of another Run; None for a new start
         self.memo: dict[Hashable, object] = {}  # data that the provider and features keep between requests
-        self.first_try: float | None = None
+        self.first_attempt: float | None = None
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
         self.withheld_reasons: Mapping[

@@ -41,7 +41,7 @@ def changed_path(skill_name: str, tool_name: str, args: JsonObject) -> str | Non
 def read_changed_file(workspace: Path, path: str) -> bytes:
     """Return the content of a file in the workspace. A link is followed as the tools follow it, within the workspace.
 
-    Raises OSError, also if it is outside, not a regular file or too large, and ValueError for an impossible path.
+    Raises OSError if it is unreadable, outside, not a regular file or too large, and ValueError for an impossible path.
     """
     root = workspace.resolve()
     target = (workspace / os.path.normpath(path)).resolve()
@@ -56,7 +56,7 @@ def reason_unreadable(error: Exception) -> str:
         case FileTooLarge():
             return f"is larger than {MAX_FILE_BYTES >> 20} MiB"
         case NotRegular():
-            return "is no ordinary file"
+            return "is not a regular file"
         case OSError() if error.strerror:
             return f"cannot be read ({error.strerror.lower()})"
         case OSError():

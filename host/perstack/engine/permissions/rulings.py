@@ -69,7 +69,7 @@ def _relative_to(root: str, name: str) -> str:
 
 
 def _may_begin(call: Call) -> bool:
-    """Return whether a call has not begun and may still begin: it is no delegation and not settled by a person."""
+    """Return whether a call has not begun and may still begin: it is not a delegation, and no person has settled it."""
     has_begun = call.began or call.tool_question is not None or bool(call.answers)
     return not has_begun and call.delegation is None and call.settlement in (None, "retry")
 

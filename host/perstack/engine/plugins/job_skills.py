@@ -638,7 +638,7 @@ def _is_required(definition: Skill) -> bool:
 async def open_skill(
     factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: TrustCheck
 ) -> SkillSession:
-    """Open a skill with its plugin, substituting `${NAME}` in settings. Raises SkillError, also if not agreed to."""
+    """Open a skill with its plugin, substituting `${NAME}` in settings. Raises SkillError, as for an unagreed one."""
     factory = factory_for(factories, definition)
     check_agreed(definition, agreement)
     if isinstance(definition, PluginSkill):

@@ -51,11 +51,13 @@ _KINDS: Mapping[str, str] = {
 }
 """The kinds of objects with names, and the attribute that is the name. Listeners are the only kind without names."""
 
-_NOT_EVERYWHERE = {
+_REASONS_IF_MISSING = {
     "mcp-sampling": "it is the model of an editor, and exists only while perstack serves that editor over MCP"
 }
 """Providers that only some front doors register, and the reason to show where they are missing."""
 
+_HOOKS = (FunctionType, MethodType, staticmethod, classmethod)  # types that pluggy accepts as hook implementations
+_IN_PYTHON = "given in Python"
 
 EXTRAS = "perstack.extras"
 """Entry point group of the extras that install another distribution: `provider.NAME = EXTRA`, in pyproject.toml."""
@@ -151,8 +153,8 @@ class Plugins:
 
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
-        if name in _NOT_EVERYWHERE and name not in self.providers:
-            raise UsageError(f"no provider {name!r} is installed; {_NOT_EVERYWHERE[name]}")
+        if name in _REASONS_IF_MISSING and name not in self.providers:
+            raise UsageError(f"no provider {name!r} is installed; {_REASONS_IF_MISSING[name]}")
         return _find("provider", name, self.providers)
 
 
@@ -183,9 +185,6 @@ class _Manager(pluggy.PluginManager):
         if type(plugin) is ModuleType and not isinstance(vars(plugin).get(name), _HOOKS):
             return None
         return super().parse_hookimpl_opts(plugin, name)
-
-
-_HOOKS = (FunctionType, MethodType, staticmethod, classmethod)  # types that pluggy accepts as hook implementations
 
 
 def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
@@ -238,9 +237,6 @@ def _import_module(name: str) -> object:
 def _from_python(plugin: object) -> _FoundPlugin:
     name = getattr(plugin, "__name__", type(plugin).__name__)
     return _FoundPlugin(f"{name}", _IN_PYTHON, "", _require_api(plugin, name, _IN_PYTHON))
-
-
-_IN_PYTHON = "given in Python"
 
 
 def _require_api(plugin: object, name: str, package: str) -> object:

@@ -172,7 +172,7 @@ class Catalogue:
         return self._kept_tools
 
     def find(self, decided: DecidedCall) -> OfferedTool | None:
-        """Return the tool that a call was decided for, also if it has another name after a resume.
+        """Return the tool that a call was decided for, even if it has another name after a resume.
 
         Never return a tool of another skill: a decision or approval for one skill must not run a tool of another.
         """

@@ -67,15 +67,15 @@ class Attempts:
     def __init__(self, session: RunSession, provider: Provider, turns: Turns) -> None:
         """Start the clock. The model and its remaining fallbacks share the remaining time equally."""
         now = time.monotonic()
-        if session.first_try is None:
-            session.first_try = now
+        if session.first_attempt is None:
+            session.first_attempt = now
         limits, models_remaining = session.run.limits, models_left(session.run)
         if models_remaining > 1 or session.run.uses_fallback:  # leave the fallback models their share
-            left_ms = limits.retry_timeout - (now - session.first_try) * 1000
+            left_ms = limits.retry_timeout - (now - session.first_attempt) * 1000
             limits = limits.model_copy(update={"retry_timeout": max(0, round(left_ms / models_remaining))})
         self.limits = limits
         self.has_fallback = models_remaining > 1
-        self.try_began_at = now  # start of the latest try, by `time.monotonic`
+        self.attempt_began_at = now  # start of the latest attempt, by `time.monotonic`
         self._began = now
         self._session = session
         self.provider = provider
@@ -86,15 +86,15 @@ class Attempts:
         """Seconds since the first attempt began, without time in the queue."""
         return time.monotonic() - self._began
 
-    async def try_once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
+    async def attempt_once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
         """Make one attempt of about `tokens` tokens, within its time limit, after the queue. Raises ProviderError."""
         queued_at = time.monotonic()
 
         async def work() -> Generation:
-            self.try_began_at = time.monotonic()
-            self._began += self.try_began_at - queued_at
-            if self._session.first_try is not None:
-                self._session.first_try += self.try_began_at - queued_at
+            self.attempt_began_at = time.monotonic()
+            self._began += self.attempt_began_at - queued_at
+            if self._session.first_attempt is not None:
+                self._session.first_attempt += self.attempt_began_at - queued_at
             return await _try_once(self.provider, request, show, *attempt_timeout_s(self.limits, self.spent_s))
 
         generation = await self._turns.take(tokens, work)
@@ -241,23 +241,23 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
 # Adaptations: parts of a request that the endpoint accepts only in another form.
 
 
-class Ladder:
+class RequestAdapter:
     """Repetitions of one generation's request, each with the parts adapted that the endpoint has refused."""
 
     def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
         """Start without adaptations; `model` is the model that is asked, as `provider/model`."""
         self._session, self._provider, self._model = session, provider, model
-        self._rungs = 0
+        self._adaptations_made = 0
 
-    async def climb(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
+    async def adapt_after(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
         """Record how the parts that a refusal names are sent from now on, and return the request to repeat.
 
         Return None if no named part could be sent in another form, or after `MAX_RUNGS` refusals.
         """
-        adaptations = () if self._rungs >= MAX_RUNGS else adaptations_after(self._provider, request, error)
+        adaptations = () if self._adaptations_made >= MAX_RUNGS else adaptations_after(self._provider, request, error)
         if not adaptations:
             return None
-        self._rungs += 1
+        self._adaptations_made += 1
         session, info = self._session, error_info(error)
         session.add(
             AdaptRequest(

@@ -46,7 +46,7 @@ from perstack.engine.plugins.providers_and_prices import OnWait, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.attempts import (
     Attempts,
-    Ladder,
+    RequestAdapter,
     error_info,
     record_failure,
     record_learned_adaptations,
@@ -115,7 +115,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
     if reply is None:
         return
     generation, problem = reply
-    session.first_try = None
+    session.first_attempt = None
     if not run_drive.plays_recording:
         generation = _drop_unoffered(generation, offer(), session.run)
     usage, window = await drive.prices.cost_and_window(run.provider, request.model, generation)
@@ -135,7 +135,7 @@ async def generate(run_drive: RunDrive, command: Generate) -> None:
             reply=_normalize_calls(generation.reply, final=command.final, step=command.step).contents,
             finish_reason=generation.finish_reason,
             context_window=None if window == run.context.window else window,
-            duration_ms=round((time.monotonic() - attempts.try_began_at) * 1000),
+            duration_ms=round((time.monotonic() - attempts.attempt_began_at) * 1000),
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
@@ -156,19 +156,19 @@ async def _generate_reply(
     is_reserved: bool,
     tools_bytes: int,
 ) -> tuple[Generation, ErrorInfo | None] | None:
-    """Return the model's reply after as many attempts as needed, and the reason if it is no usable answer.
+    """Return the model's reply after as many attempts as needed, and the reason if it is not a usable answer.
 
     Return None without a reply, after recording why. `begin` is called again before an attempt whose cost is reserved,
     or whose request has changed.
     """
     attempt = 1
-    ladder = Ladder(session, attempts.provider, session.run.active_model)
+    adapter = RequestAdapter(session, attempts.provider, session.run.active_model)
     while True:
         adapted_request: GenerationRequest | None = None
         try:
-            generation = await attempts.try_once(request, show, next_request_tokens(session.run, tools_bytes))
+            generation = await attempts.attempt_once(request, show, next_request_tokens(session.run, tools_bytes))
         except ProviderError as error:
-            adapted_request = await ladder.climb(request, error)
+            adapted_request = await adapter.adapt_after(request, error)
             if adapted_request is not None:
                 request = adapted_request
             elif await _retry_switch_or_fail(session, error, attempt, attempts, prices):
@@ -196,7 +196,7 @@ async def _problem_after_retries(
     attempts: Attempts,
     prices: Prices,
 ) -> ErrorInfo | None:
-    """Return why the last reply is no answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
+    """Return why the last reply is not an answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
 
     A played reply counts as an answer.
     """
@@ -292,7 +292,7 @@ async def _retry_switch_or_fail(
 ) -> bool:
     """Return True if another attempt with this model may follow. Otherwise record a pause, a switch or a failure."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
-        session.first_try = None
+        session.first_attempt = None
         await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
         return False
     decision = await retry_or_give_up(session, error, attempt, attempts)
@@ -301,7 +301,7 @@ async def _retry_switch_or_fail(
     info = error_info(error)
     if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
-    session.first_try = None
+    session.first_attempt = None
     supposed_window = window_after_refusal(session.run, info) if error.may_not_fit else None
     if supposed_window is not None:
         await _record_overflow(session, error, attempt, supposed_window)

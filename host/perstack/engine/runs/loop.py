@@ -21,7 +21,7 @@ a recording), remote_delegates_protocol.py (drive delegates on other workers) an
 fit images) here, engine/log/snapshot_protocol.py (take snapshots), and `MAKE_ROOM` below (make room in a full context).
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
-`RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
+`RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see "How to add" in
 docs/architecture.md.
 """
 
@@ -234,9 +234,8 @@ class RunLoop:
     async def _reopen_if_changed(self, run_drive: RunDrive) -> RunDrive | None:
         """Open the model and skills again if they have changed. If that fails, fail the Run and return None."""
         session, skills = run_drive.session, run_drive.skills
-        if (
-            run_drive.fallback_model != session.run.fallback_model
-        ):  # a fallback model has taken over, or the first one again
+        # a fallback model has taken over, or the first one again
+        if run_drive.fallback_model != session.run.fallback_model:
             return await self._open_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
             return run_drive  # changes of the Expert take effect once all calls of the reply have results

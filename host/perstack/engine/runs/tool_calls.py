@@ -99,7 +99,7 @@ class Sampling:
         self._numbers = count(1)
 
     async def __call__(self, sample_request: SampleRequest) -> Sample:
-        """Generate once, without tools and without retries. Raises ProviderError, also if no budget allows it."""
+        """Generate once, without tools and without retries. Raises ProviderError, as when no budget allows it."""
         context, start = self._run_drive, self._run.start
         key = f"{self._key}/{next(self._numbers)}"
         messages = History(sample_request.messages)

@@ -28,7 +28,7 @@ from perstack.expert_tests.written_tests import WrittenTest
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.recordings.play import HowToRun
-from perstack.system.files import read_regular
+from perstack.system.files import read_regular, system_reason
 from perstack.system.plugin_modules import EXTRA_MODULES
 from perstack.system.user import this_user
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge
@@ -131,7 +131,7 @@ def _read_script(path: Path) -> Script | None:
     try:
         status = path.stat()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{path} cannot be read: {system_reason(error)}") from error
     return _parse_script(path, status.st_mtime_ns, status.st_size)
 
 
@@ -143,7 +143,7 @@ def _parse_script(path: Path, changed: int, size: int) -> Script | None:
     try:
         data = read_regular(path, _MAX_SCRIPT_BYTES)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{path} cannot be read: {system_reason(error)}") from error
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -331,7 +331,7 @@ def _read_content(workspace: Path, path: str) -> str | UnreadableFile:
     except FileNotFoundError:
         return UnreadableFile("is missing")
     except (OSError, RuntimeError, ValueError) as error:
-        return UnreadableFile(f"cannot be read: {getattr(error, 'strerror', None) or error}".casefold())
+        return UnreadableFile(f"cannot be read: {system_reason(error)}")
     return (
         UnreadableFile(f"is larger than {_MAX_READ_BYTES >> 20} MiB")
         if len(data) > _MAX_READ_BYTES

@@ -1,4 +1,4 @@
-"""The storage contract: appending and reading logs, also in random sequences of operations."""
+"""The storage contract: appending and reading logs, also in random sequences."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class DecideChangedCall(LaterEvent):
     tool_call_id: str
     problem: Text = Field(default="", exclude_if=falsy)
     decided: DecidedCall | None = None  # None with a problem
-    approved: bool = Field(default=False, exclude_if=falsy)  # True if the change is the approval, too
+    approved: bool = Field(default=False, exclude_if=falsy)  # True if the change is also the approval
     call_digest: str = ""  # digest of the changed call
     leads_to: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)  # resolved paths
     # state of the file that the changed call changes

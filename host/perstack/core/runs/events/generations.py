@@ -1,6 +1,6 @@
 """Define the events of a generation and of the step that it begins.
 
-An event described as «on disk before» an action is synced before that action.
+An event described as "on disk before" an action is synced before that action.
 """
 
 import json
@@ -213,7 +213,7 @@ _NO_CALL = "the reply ends for a tool call (finish reason `toolCalls`), but ther
 def empty_reply(reply: ExpertMessage, reason: FinishReason, *, final: bool) -> ErrorInfo | None:
     """Return the error of a reply with neither text nor call, such as thinking alone; None for other replies.
 
-    A reply that ends for its calls needs one, since a text before a lost call is no answer; a `final` reply needs a
+    A reply that ends for its calls needs one, since a text before a lost call is not an answer; a `final` reply needs a
     text. Replies that were cut, refused, or paused after they had begun, are not judged here.
     """
     if reason in ("length", "refusal") or (reason == "paused" and reply.contents) or (reply.tool_calls and not final):

@@ -1,6 +1,6 @@
 """Define the events of tool calls: the decision about each, its start, its one result, and its delegate.
 
-An event described as «on disk before» an action is synced before that action.
+An event described as "on disk before" an action is synced before that action.
 """
 
 from collections.abc import Iterator

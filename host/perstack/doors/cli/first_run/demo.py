@@ -31,6 +31,7 @@ from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.ports.environment import STATE_KEY
+from perstack.system.files import system_reason
 from perstack.trust.agreements import Agreement
 
 _TEMPLATE = "data-checker"
@@ -77,9 +78,7 @@ def _folder(to: str | None) -> Generator[Path]:
     except FileExistsError:
         raise UsageError(f"--to {to} exists already: name a new folder") from None
     except OSError as error:
-        raise UsageError(
-            f"--to {to} cannot be created: {(error.strerror or '').lower()}; name another folder"
-        ) from None
+        raise UsageError(f"--to {to} cannot be created: {system_reason(error)}; name another folder") from None
     yield folder
 
 
@@ -109,7 +108,7 @@ def _write(template: Template, folder: Path) -> None:
 
 def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int]:
     """Run the Expert, and return its Job, None if it was interrupted before it began, with the exit status."""
-    overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # its answers of a person count, too
+    overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # including its answers of a person
     options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
     # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
     host, lines = (

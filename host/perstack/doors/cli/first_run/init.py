@@ -23,6 +23,7 @@ from perstack.doors.cli.terminal import choose, print_choices, print_err, print_
 from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
+from perstack.system.files import system_reason
 from perstack.toml_reader.source import NotRead, read_bounded
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
@@ -87,7 +88,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     try:
         _write(path, files)
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
+        reason = system_reason(error)
         raise UsageError(f"{error.filename or path} cannot be written ({reason}): name another folder") from None
     agree_to_written(path)
     if name is None and not any(state.is_usable for state in states):

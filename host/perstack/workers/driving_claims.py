@@ -45,7 +45,7 @@ _MAX_RETRY_S = 5.0
 _T = TypeVar("_T")
 
 
-class DispatcherConnection:
+class DispatcherRetries:
     """The connection to the dispatcher. Retries without end; each change of state is reported once."""
 
     def __init__(self, location: str, report: Report) -> None:
@@ -109,7 +109,7 @@ class ClaimHandler:
         work: OrderedWork,
         clock: Clock,
         counters: WorkerCounters,
-        connection: DispatcherConnection,
+        connection: DispatcherRetries,
         report: Report,
         on_released: Callable[[Order], None] = lambda order: None,
     ) -> None:
@@ -173,79 +173,79 @@ class ClaimHandler:
         held = self._held_claims[claim.id] = HeldClaim(claim)
         return held
 
-    async def process(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> None:
+    async def process(self, seat: Seat, held: HeldClaim, list_workers: ListWorkers) -> None:
         """Drive what the order refers to, and release the order. `list_workers` names the existing workers."""
         try:
-            outcome = await self._drive_or_skip(seat, claim, list_workers)
-            decision = await self._decide_order(claim, outcome)
-            order = claim.claim.order
+            outcome = await self._drive_or_skip(seat, held, list_workers)
+            decision = await self._decide_order(held, outcome)
+            order = held.claim.order
             requeued = (
                 None if isinstance(decision, Done) else await self._order_to_requeue(order, decision, list_workers)
             )
-            if not claim.is_lost:
-                await self._connection.call(lambda: seat.release(claim.claim, requeued))
-            self._report(report_of_outcome(claim.claim.order, outcome, decision))
-            self._on_released(claim.claim.order)
+            if not held.is_lost:
+                await self._connection.call(lambda: seat.release(held.claim, requeued))
+            self._report(report_of_outcome(held.claim.order, outcome, decision))
+            self._on_released(held.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"this worker keeps its order until the worker ends: {error_text(error)}"
-            self._report(WorkerReport(event="failed", level="error", job=claim.claim.order.job_id, text=text))
+            self._report(WorkerReport(event="failed", level="error", job=held.claim.order.job_id, text=text))
         finally:
-            del self._held_claims[claim.claim.id]
+            del self._held_claims[held.claim.id]
             self.freed.set()
 
-    async def _drive_or_skip(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> Outcome:
+    async def _drive_or_skip(self, seat: Seat, held: HeldClaim, list_workers: ListWorkers) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
-        order = claim.claim.order
+        order = held.claim.order
         try:
             target = await self._work.load(order)
             if order.run_id is None and needs_no_worker(target):
                 return Outcome("stopped", target)
-            if claim.claim.is_taken_over:
-                await self._count_takeover(seat, claim)
-            if await self._work.is_poison(target, claim.claim.order, lambda: self._connection.call(list_workers)):
+            if held.claim.is_taken_over:
+                await self._count_takeover(seat, held)
+            if await self._work.is_poison(target, held.claim.order, lambda: self._connection.call(list_workers)):
                 return Outcome("stopped", await self._work.stop_for_good(target, order), is_poison=True)
-            if await self._is_with_suspect(claim):
+            if await self._is_with_suspect(held):
                 return Outcome("busy", target)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._outcome_of_error(order, error)
-        if claim.is_leaving or claim.is_lost:
-            return Outcome("lost" if claim.is_lost else "left", target)
-        return await self._drive(claim, target)
+        if held.is_leaving or held.is_lost:
+            return Outcome("lost" if held.is_lost else "left", target)
+        return await self._drive(held, target)
 
-    async def _drive(self, claim: HeldClaim, target: OrderTarget) -> Outcome:
+    async def _drive(self, held: HeldClaim, target: OrderTarget) -> Outcome:
         def set_waiting(is_waiting: bool) -> None:
-            claim.is_waiting = is_waiting
+            held.is_waiting = is_waiting
             self.freed.set()
 
-        drive = self._work.drive(target, claim.claim.order, self._counters.of(target), set_waiting)
-        claim.task = asyncio.ensure_future(drive)
-        self._report(report_of_claim(claim.claim, target))
+        drive = self._work.drive(target, held.claim.order, self._counters.of(target), set_waiting)
+        held.task = asyncio.ensure_future(drive)
+        self._report(report_of_claim(held.claim, target))
         began_at = time.monotonic()
         self._counters.running += 1
         try:
-            await asyncio.wait({claim.task})
+            await asyncio.wait({held.task})
         except asyncio.CancelledError:
-            claim.task.cancel()
-            await asyncio.wait({claim.task})
-            if not claim.task.cancelled():
-                claim.task.exception()  # retrieve the error; the next driver finds what was not recorded
+            held.task.cancel()
+            await asyncio.wait({held.task})
+            if not held.task.cancelled():
+                held.task.exception()  # retrieve the error; the next driver finds what was not recorded
             raise
         finally:
             self._counters.running -= 1
-        return replace(await self._outcome_of_task(claim, claim.task), seconds=time.monotonic() - began_at)
+        return replace(await self._outcome_of_task(held, held.task), seconds=time.monotonic() - began_at)
 
-    async def _outcome_of_task(self, claim: HeldClaim, task: asyncio.Future[OrderTarget]) -> Outcome:
-        order = claim.claim.order
-        if claim.is_lost:
+    async def _outcome_of_task(self, held: HeldClaim, task: asyncio.Future[OrderTarget]) -> Outcome:
+        order = held.claim.order
+        if held.is_lost:
             if not task.cancelled():
                 task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
-            return await self._outcome_with_state("left" if claim.is_leaving else "cancelled", order, None)
+            return await self._outcome_with_state("left" if held.is_leaving else "cancelled", order, None)
         error = task.exception()
         if error is not None:
             return await self._outcome_of_error(order, error)
-        return Outcome("left" if claim.is_leaving else "stopped", task.result())
+        return Outcome("left" if held.is_leaving else "stopped", task.result())
 
     async def _outcome_of_error(self, order: Order, error: BaseException) -> Outcome:
         match error:
@@ -282,26 +282,26 @@ class ClaimHandler:
         except Exception as load_error:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or load_error)
 
-    async def _count_takeover(self, seat: Seat, claim: HeldClaim) -> None:
+    async def _count_takeover(self, seat: Seat, held: HeldClaim) -> None:
         self._counters.takeovers += 1
-        order = claim.claim.order
+        order = held.claim.order
         work = await self._work.count_work(order)
         changed_order = replace(
             order, takeovers=consecutive_takeovers(order.takeovers, order.events, work), events=work
         )
-        claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed_order))
+        held.claim = await self._connection.call(lambda: seat.change(held.claim, changed_order))
 
-    async def _is_with_suspect(self, claim: HeldClaim) -> bool:
+    async def _is_with_suspect(self, held: HeldClaim) -> bool:
         """Return whether another suspect is driven here: one at a time, to see which one ends the worker.
 
-        A Job that has made progress, or only waits for delegates, is no suspect.
+        A Job that has made progress, or only waits for delegates, is not suspected.
         """
-        if not is_suspect(claim.claim.order.takeovers):
+        if not is_suspect(held.claim.order.takeovers):
             return False
         async with self._suspect_check:
             for other in tuple(self._held_claims.values()):
                 order = other.claim.order
-                if other is claim or other.task is None or other.is_waiting or not is_suspect(order.takeovers):
+                if other is held or other.task is None or other.is_waiting or not is_suspect(order.takeovers):
                     continue
                 if await self._work.count_work(order) == order.events:
                     return True
@@ -309,8 +309,8 @@ class ClaimHandler:
 
     # --- the next state of the order ------------------------------------------------------------------------------
 
-    async def _decide_order(self, claim: HeldClaim, outcome: Outcome) -> Done | Requeue:
-        order, has_begun = claim.claim.order, outcome.kind not in ("busy", "unreachable")
+    async def _decide_order(self, held: HeldClaim, outcome: Outcome) -> Done | Requeue:
+        order, has_begun = held.claim.order, outcome.kind not in ("busy", "unreachable")
         attempts = self._attempts.pop(order.key, 0)
         if not has_begun and len(self._attempts) < _MAX_COUNTED_JOBS:
             self._attempts[order.key] = attempts + 1
