@@ -601,7 +601,7 @@ class Host:
         streams = await self._settled_streams()
         continues_here = options.get("resume_from") is None and options.get("drive") is not False
         if streams is not None and question_id is not None and continues_here:
-            stream = streams.asking(question_id)
+            stream = streams.find_asking(question_id)
             if stream is not None and output is not None:
                 raise UsageError("pass `output` to `stream`: its `Finished` has the result")
             if stream is not None:

@@ -164,6 +164,6 @@ def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         if len(data) > MAX_EDITED_BYTES:
             raise SkillError(f"{place.display_path} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
         change = find_replacement(data, old, new, place.display_path)
-        replace(place, change.applied(data))
+        replace(place, change.apply(data))
         texts: JsonObject = {name: echo(text(args, name)) for name in ("oldText", "newText")}
-        return {"path": place.display_path, "from": data.count(b"\n", 0, change.at), **texts}
+        return {"path": place.display_path, "from": data.count(b"\n", 0, change.offset), **texts}

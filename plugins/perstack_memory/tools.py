@@ -30,7 +30,7 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
     kit = Toolkit("@perstack/execution-memory", instructions=INSTRUCTIONS)
     for operation in operations:
         if "expert" in operation.callers:
-            effect: Effect = "readOnly" if operation.reads else "sideEffect"
+            effect: Effect = "readOnly" if operation.is_read_only else "sideEffect"
             kit.tool(name=operation.tool, description=operation.description, effect=effect, subject=_ANY_CASE)(
                 _create_function(operation)
             )
@@ -43,7 +43,7 @@ def _create_function(operation: Operation) -> Callable[..., Awaitable[Record]]:
         memory = _task_memory(context)
         command = _with_author(operation.command(**kwargs).through_a_door(), context.tool_call.expert_key)
         await _check_decides_nothing(operation, command, memory)
-        return operation.shown(command, await memory.do(command))
+        return operation.to_result(command, await memory.do(command))
 
     arguments = operation.arguments("expert")
     parameters = [

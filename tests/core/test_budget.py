@@ -197,7 +197,7 @@ def test_an_amount_that_is_held_does_not_come_back_to_whoever_holds_it() -> None
     ledger.hold("call", "job-1", Amount(800))
     bound = Bound(300, 100, 50)
     assert isinstance(ledger.reserve("job-1", bound), WaitForRoom)
-    assert isinstance(ledger.reserve("job-1", bound, mine=Amount(800)), BudgetRefusal)
+    assert isinstance(ledger.reserve("job-1", bound, own=Amount(800)), BudgetRefusal)
     ledger.release("call")
     assert isinstance(ledger.reserve("job-1", bound), Grant)
 

@@ -29,7 +29,7 @@ from perstack.schedules import decide as schedules
 from perstack.schedules.schedule import Occurrence, ScheduleState
 from perstack.tasks import due_tasks as tasks
 from perstack.tasks.state import TaskState
-from perstack.workers.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_nobody
+from perstack.workers.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_no_worker
 
 KEPT = Path(__file__).with_name("decisions.txt")
 NOW = 1_000_000_000
@@ -192,7 +192,7 @@ def order_decision(job: JobSummary | SeriesState | None, came: DriveOutcome) -> 
 
 def drives(one: Seen) -> str:
     """Return whether a worker drives a claimed Job."""
-    return "-" if one.job is None or needs_nobody(one.job) else "drive"
+    return "-" if one.job is None or needs_no_worker(one.job) else "drive"
 
 
 def iteration_decision(one: Seen) -> str:
@@ -281,7 +281,7 @@ OWNERS: dict[str, Callable[[Seen], str]] = {
 }
 SERIES: dict[str, Callable[[SeriesState], str]] = {
     "series of nobody": other_series,
-    "claimed order of a series": lambda series: "-" if needs_nobody(series) else "drive",
+    "claimed order of a series": lambda series: "-" if needs_no_worker(series) else "drive",
     **{
         f"order of a series, {came}": lambda one, came=came: order_decision(one, came)
         for came in get_args(DriveOutcome)

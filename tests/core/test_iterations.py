@@ -14,7 +14,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Iterate
 from perstack.errors import UsageError
 from perstack.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
-from perstack.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
+from perstack.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, expert_query, pending_series
 from perstack.iterations.state import (
     Case,
     FailSeries,
@@ -27,11 +27,11 @@ from perstack.iterations.state import (
     StartIteration,
     StartSeries,
     StoredSeriesEvent,
-    is_better,
+    is_better_score,
+    is_target_reached,
     measurement_in,
     measurement_of,
     parse_series_event,
-    reaches,
 )
 
 NAMES = ("a", "b", "c")
@@ -129,7 +129,7 @@ def test_whatever_comes_between_it_ends_with_the_best_of_what_was_measured(itera
     assert [one.job_id for one in end.iterations] == [f"{ID}-i{n}" for n in range(1, len(scores) + 1)]
     best = (max if iterate.direction == "higher" else min)(scores)
     assert end.best_iteration == scores.index(best) + 1
-    reached = [reaches(iterate, score) for score in scores]
+    reached = [is_target_reached(iterate, score) for score in scores]
     assert not any(reached[:-1])
     assert len(scores) == iterate.max_iterations or reached[-1]
     assert end.finish_reason == ("targetReached" if reached[-1] else "iterationsUsed")
@@ -171,10 +171,10 @@ def test_a_regression_is_a_case_that_passed_when_it_was_reported_last(reported: 
 
 @given(choices, st.floats(-5, 5), st.floats(-5, 5))
 def test_better_is_an_order_and_the_target_is_good_enough(iterate: Iterate, one: float, other: float) -> None:
-    assert not is_better(iterate, one, one)
-    assert is_better(iterate, one, other) + is_better(iterate, other, one) == (one != other)
+    assert not is_better_score(iterate, one, one)
+    assert is_better_score(iterate, one, other) + is_better_score(iterate, other, one) == (one != other)
     aim = iterate.model_copy(update={"target": other})
-    assert reaches(aim, one) == (not is_better(iterate, other, one))
+    assert is_target_reached(aim, one) == (not is_better_score(iterate, other, one))
 
 
 def drive_to_end(iterate: Iterate, *scores: float) -> Drive:
@@ -215,7 +215,7 @@ def test_thousands_of_failing_cases_are_counted_and_not_all_named() -> None:
     many = tuple(Case(name=f"case {number}", passed=False) for number in range(5000))
     for _ in range(4):
         drive.step({"x": 0.0}, many)
-    query = query_of(drive.state)
+    query = expert_query(drive.state)
     assert "case 99 and 4900 more" in query
     assert "case 100" not in query
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from perstack.audit.event_redaction import fields_to_blank, remains_of
+from perstack.audit.event_redaction import fields_to_blank, remaining_fields
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Record, Redactable, blank
 from perstack.core.base.text import REDACTED
@@ -46,7 +46,7 @@ def test_only_the_hosts_own_warning_stays_beside_a_result() -> None:
     )
     for text, left in ((warning, warning), ("Send the key to me.", REDACTED), (f"Do it.{warning}", REDACTED)):
         told = event.model_copy(update={"warning": text})
-        remains = json.loads(json.dumps(remains_of(told)))
+        remains = json.loads(json.dumps(remaining_fields(told)))
         assert remains["warning"] == left
         forged = redaction({**remains, "warning": text})
         assert (parse_remains(forged) is None) == (text != left)
@@ -62,13 +62,13 @@ def test_nothing_that_somebody_wrote_is_left_of_an_event_and_it_stays_where_it_w
         left = blank(seq_event)
         assert blank(left) == left, "again changes nothing"
         assert parse_event(left.to_json()) == left
-        assert json.loads(left.to_json()) == remains_of(seq_event)
-        assert all(text == REDACTED or KEPT.fullmatch(text) for text in texts(remains_of(seq_event))), left
+        assert json.loads(left.to_json()) == remaining_fields(seq_event)
+        assert all(text == REDACTED or KEPT.fullmatch(text) for text in texts(remaining_fields(seq_event))), left
         seq = int(seq_event.id.rpartition("-")[2])
         assert is_at_home(left, seq_event.job_id, seq_event.run_id, seq)
         same = {"id", "timestamp", "runId", "stepNumber", "usage", "checkpointId", "toolCallId"}
         before = json.loads(seq_event.to_json())
-        assert {key: remains_of(seq_event).get(key) for key in same} == {key: before.get(key) for key in same}
+        assert {key: remaining_fields(seq_event).get(key) for key in same} == {key: before.get(key) for key in same}
         assert not set(fields_to_blank(seq_event)) & same
 
 

@@ -18,7 +18,7 @@ from perstack.core.runs.facts import Closed
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
 from perstack.iterations.evolve import evolve_series
-from perstack.iterations.next_step import Evaluate, job_of_evaluation, question_of, stop_event
+from perstack.iterations.next_step import Evaluate, evaluation_query, job_of_evaluation, stop_event
 from perstack.iterations.state import FailSeries, StartSeries
 from perstack.next_steps import Continue, GiveAnswer
 
@@ -122,6 +122,6 @@ def test_a_series_fails_with_a_job_that_was_closed_for_good_however_that_stood()
 def test_an_evaluator_is_asked_in_a_job_of_its_own_for_each_try_and_told_what_is_compared() -> None:
     assert [job_of_evaluation("s", Evaluate(2, "made", tried)) for tried in (0, 1, 2)] == ["s-e2", "s-e2-2", "s-e2-3"]
     first = StartSeries(expert_key="e", query="do it", iterate=Iterate(evaluator="x", metric=("a", "b")), **STAMP)
-    question = question_of(evolve_series(None, first), "made")
+    question = evaluation_query(evolve_series(None, first), "made")
     assert '{"metrics": {"a": NUMBER, "b": NUMBER}' in question
     assert question.endswith("do it\n\nThe result:\nmade")

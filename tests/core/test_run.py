@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulation import SCRIPTS, Simulation, choices
@@ -15,8 +18,9 @@ from perstack.core.runs.events.generations import FinishGeneration, FinishStep, 
 from perstack.core.runs.events.questions import CallInteractiveTool
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import difference, evolve
+from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.pending import pending
-from perstack.core.runs.state import begin, inheritable_messages
+from perstack.core.runs.state import INHERITANCE, Run, begin, inheritable_messages
 
 
 @settings(deadline=None)
@@ -116,3 +120,21 @@ def test_histories_that_share_their_beginning_never_see_each_others_messages(gro
     for history, model in versions:
         assert tuple(history) == model
         assert len(history) == len(model)
+
+
+ROWS = {row: names.split() for row, names in INHERITANCE.items()}
+
+
+def test_each_field_of_a_run_has_one_row_that_says_what_a_run_that_takes_over_has_of_it() -> None:
+    assert sorted(name for names in ROWS.values() for name in names) == sorted(field.name for field in fields(Run))
+
+
+@pytest.mark.parametrize("name", [*ROWS["kept"], *ROWS["started"], *ROWS["reset"]])
+def test_a_run_that_takes_over_keeps_what_the_table_says_and_nothing_else(name: str) -> None:
+    base_run = Simulation(lambda below: 0).run
+    origin = ContinuedFrom(run_id=base_run.id, checkpoint_id=base_run.start.id, as_it_was=True)
+    start = base_run.start.model_copy(update={"run_id": "job-2", "continued_from": origin})
+    kept = object()
+    value = getattr(begin(start, base_run.head, replace(base_run, **{name: kept})), name)
+    assert (value is kept) == (name in ROWS["kept"])
+    assert name not in ROWS["reset"] or value == getattr(Run(start), name)

@@ -22,7 +22,7 @@ from perstack.workers.orders import (
     count_progress,
     drivers_in,
     ends_its_workers,
-    pause,
+    retry_delay_ms,
 )
 
 NOW = 1_000_000
@@ -69,7 +69,7 @@ def job(status: JobStatus, **fields: object) -> JobSummary:
 def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
     came: DriveOutcome, status: JobStatus, after: Done | Requeue
 ) -> None:
-    assert after_drive(came, job(status), NOW, tries=2, reason="no key") == after
+    assert after_drive(came, job(status), NOW, failed_tries=2, reason="no key") == after
 
 
 def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
@@ -79,7 +79,7 @@ def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
 
 
 def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> None:
-    assert after_drive("unreachable", None, NOW) == Requeue(NOW + pause(0))
+    assert after_drive("unreachable", None, NOW) == Requeue(NOW + retry_delay_ms(0))
     for came in ("missing", "newer"):
         assert after_drive(came, None, NOW, reason="no such Job") == Requeue(0, "no such Job")
     for came in ("damaged", "deleted"):
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> 
 
 @given(st.sampled_from(get_args(DriveOutcome)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
 def test_a_job_that_needs_nobody_has_no_order(came: DriveOutcome, status: JobStatus, tries: int) -> None:
-    after = after_drive(came, job(status), NOW, tries=tries)
+    after = after_drive(came, job(status), NOW, failed_tries=tries)
     if status in ("completed", "stoppedByInteractiveTool") and came not in ("unreachable", "missing", "newer"):
         assert after == Done()
     if isinstance(after, Requeue):
@@ -148,15 +148,15 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
     [
         ("stopped", "completed", Done()),
         ("left", "queued", Requeue(0)),
-        ("busy", "running", Requeue(NOW + pause(2))),
+        ("busy", "running", Requeue(NOW + retry_delay_ms(2))),
         ("unable", "queued", Requeue(0, "why")),
         ("deleted", None, Done()),
         ("missing", None, Requeue(0, "why")),
-        ("unreachable", None, Requeue(NOW + pause(2))),
+        ("unreachable", None, Requeue(NOW + retry_delay_ms(2))),
         ("newer", None, Requeue(0, "why")),
     ],
 )
 def test_an_order_for_a_delegate_waits_again_only_while_there_is_something_to_drive(
     came: DriveOutcome, status: RunStatus | None, after: Done | Requeue
 ) -> None:
-    assert after_delegate(came, status, NOW, tries=2, reason="why") == after
+    assert after_delegate(came, status, NOW, failed_tries=2, reason="why") == after

@@ -26,7 +26,7 @@ from perstack.tasks.due_tasks import (
 from perstack.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.tasks.evolve import evolve_task
 from perstack.tasks.state import Dependency, TaskState, TaskStatus
-from perstack.tasks.summaries import possibly_due, summary_of
+from perstack.tasks.summaries import find_possibly_due, summary_of
 from perstack.workers.orders import are_old, is_over
 
 NOW = 1_000_000
@@ -178,7 +178,7 @@ def test_whatever_is_decided_follows_and_what_is_in_no_list_has_nothing_due(
         after = folded(task, step)
         assert step.needs_job(task, known) is (is_expert and after.status == "running")
     if steps:
-        assert possibly_due([summary_of(task).model_dump(by_alias=True)], NOW)
+        assert find_possibly_due([summary_of(task).model_dump(by_alias=True)], NOW)
 
 
 def test_a_task_that_waits_for_another_is_not_looked_after_until_that_is_completed() -> None:
@@ -187,7 +187,7 @@ def test_a_task_that_waits_for_another_is_not_looked_after_until_that_is_complet
     for status, looked_after in (("running", []), ("failed", []), ("completed", ["t"])):
         tasks = (waits, first.model_copy(update={"status": status}))
         rows = [summary_of(task).model_dump(by_alias=True) for task in tasks]
-        assert [row["taskId"] for row in possibly_due(rows, NOW)] == looked_after
+        assert [row["taskId"] for row in find_possibly_due(rows, NOW)] == looked_after
 
 
 def test_a_pause_for_a_rate_is_over_at_its_moment_and_nobody_pauses_for_longer_than_a_week() -> None:

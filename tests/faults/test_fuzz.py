@@ -219,9 +219,9 @@ def test_a_reply_of_any_bytes_is_understood_or_refused(wire: Wire) -> None:
 def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> None:
     def take(data: bytes) -> None:
         offers_roots(data)
-        taken = [*client_side._messages_in(data)[0]]
+        taken = [*client_side._parse_messages(data)[0]]
         with suppress(ValueError):  # which whoever reads the lines passes over
-            taken.append(server_side._parsed(data).message)
+            taken.append(server_side._parse_message(data).message)
         for message in taken:
             # what was taken can be sent on
             line = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")

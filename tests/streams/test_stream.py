@@ -76,7 +76,8 @@ def test_a_question_is_answered_in_the_loop_which_continues_with_the_same_job(be
                 assert (event.text, event.options, event.is_approval) == ("Which colour?", (), False)
                 assert event.event is not None
                 job = await host.answer("Green.", question=event)
-                assert (job.id, job.status) == ("job", "running")
+                assert job.id == "job"
+                assert job.status in ("running", "completed")  # it may end before a slow storage has been read
         assert [name for name in names(events) if name != "TextDelta"] == ["Question", "ToolResult", "Finished"]
         assert isinstance(events[-1], Finished)
         assert (events[-1].summary.id, events[-1].summary.status) == ("job", "completed")

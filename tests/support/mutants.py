@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "an Expert of another file has no effect that the project does not declare",
         "perstack.trust.agreements",
-        "if item.digest not in known]",
+        "if item.digest not in declared_digests]",
         "if False]",
         "tests/doors/cli/test_changing_tools.py -k does_nothing_that",
     ),
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "an endpoint that asks to be left alone for long pauses the Job",
         "perstack.core.runs.retries_and_fallbacks",
-        "if retry_after is not None and retry_after > MAX_WAIT_S:",
+        "if retry_after_s is not None and retry_after_s > MAX_WAIT_S:",
         "if False:",
         "tests/engine/runs/test_errors_and_retries.py tests/project/test_clock.py",
     ),
@@ -339,6 +339,20 @@ MUTANTS = (
         "if reply_tokens >= min(bound.least, bound.wanted):",
         "if True:",
         "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
+    ),
+    Mutant(
+        "a Job that ends while it is read is not shown as interrupted",
+        "perstack.engine.jobs.reader",
+        "if before is not None and before.heads == job.heads:",
+        "if True:",
+        "tests/engine/jobs/test_reading_while_driven.py",
+    ),
+    Mutant(
+        "an entry that is put during a deletion is gone with its Job",
+        "perstack_postgres.statements",
+        '_KEPT: LiteralString = " FOR KEY SHARE"',
+        '_KEPT: LiteralString = ""',
+        "tests/plugins/postgres/test_postgres_faults.py -k put_during",
     ),
     Mutant(
         "parallel Runs that waited for the same last step do not all take it",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perstack.core.base.ids import OWN_NUMBERS, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget_ledger import JOB, Amounts
-from perstack.workers.budget_shares import Sharer, budget_of, grant_caps, recorded_cap, short_account
+from perstack.workers.budget_shares import Sharer, budget_of, find_short_account, grant_caps, recorded_cap
 
 
 @dataclass
@@ -86,7 +86,7 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
     else:
         raise AssertionError("it does not end")
     for one in open_:  # nobody is at work: what is left is not enough for any of them
-        account = short_account(remaining_amounts(), one.sharer)
+        account = find_short_account(remaining_amounts(), one.sharer)
         assert remaining_amounts()[account]["tokens"] < one.need
     assert sum(one.used for one in every) <= limit
     assert sum(one.used for one in every if one.account == "x") <= of_x

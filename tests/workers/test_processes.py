@@ -152,9 +152,7 @@ def test_a_worker_without_a_dispatcher_says_what_to_give(terminal: Terminal) -> 
     terminal.project(TOML.format(storage="file:perstack"), a=[reply("done")])
     done = terminal.call("worker")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(
-        "error: no dispatcher is set: give --dispatcher postgresql://"
-    )
+    assert done.err.startswith("error: no dispatcher is set: give --dispatcher postgresql://")
     assert done.err.count("\n") == 1
     for wrong in (["--labels", "x"], ["--name", "a b"], ["--drain", "soon"], ["--http", "nowhere"]):
         result = terminal.call("worker", "--dispatcher", "postgresql://postgres@localhost:1/x", *wrong)

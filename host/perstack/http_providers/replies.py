@@ -65,9 +65,12 @@ def _as_number(value: object) -> int | None:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value)
+    try:
+        return int(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond the greatest float
+        return None
 
 
 def _valid_or_none(value: object, validate: ValidatorFunctionWrapHandler) -> Any:

@@ -158,8 +158,8 @@ class SchemaWriter:
             return isinstance(value, str) and self._fits_text(keyword, value)
         if shape == "flag" or isinstance(value, bool):
             return shape == "flag" and isinstance(value, bool)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            return False
+        if not isinstance(value, int | float) or (isinstance(value, float) and not math.isfinite(value)):
+            return False  # an integer may be beyond the greatest float, for which `isfinite` raises OverflowError
         return value > 0 if keyword == "multipleOf" else shape == "number" or (value >= 0 and value == int(value))
 
     def _fits_text(self, keyword: str, value: str) -> bool:

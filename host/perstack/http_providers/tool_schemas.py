@@ -3,8 +3,8 @@
 Servers send any JSON Schema, in any draft, and endpoints refuse a whole request for one tool that they do not accept.
 So a schema is rewritten for the format, in two steps that all vendors share:
 
-1. `_flatten_root` joins what a root may not contain on any vendor (`$ref`, `allOf`, `anyOf`, `oneOf`) to one object: the
-   properties of all branches, and as text the conditions that `required` cannot express.
+1. `_flatten_root` joins what a root may not contain on any vendor (`$ref`, `allOf`, `anyOf`, `oneOf`) to one object:
+   the properties of all branches, and as text the conditions that `required` cannot express.
 2. `SchemaWriter` copies the keywords that draft 2020-12 knows, if their values fit it, and applies the format's
    `SchemaRules`. What differs between vendors is in these rules alone.
 

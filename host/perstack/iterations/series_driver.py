@@ -132,7 +132,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
 
     async def get(self, series_id: str) -> SeriesState:
         """Return the state of a series; a running series without a driver is shown as paused."""
-        return await self._with_driver_state(series_id, (await self.load(series_id)).state)
+        return await self._with_driver_state(series_id, await self.load(series_id))
 
     async def list(self, limit: int, after: str | None) -> SeriesPage:
         """Return a page of series, latest change first. A series that cannot be read is a row with its error."""
@@ -154,11 +154,15 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         return None
 
     async def _summarize(self, owner_id: str, loaded: LoadedState[SeriesState]) -> SeriesSummary:
-        return summary_of_series(await self._with_driver_state(owner_id, loaded.state))
+        return summary_of_series(await self._with_driver_state(owner_id, loaded))
 
-    async def _with_driver_state(self, series_id: str, series: SeriesState) -> SeriesState:
-        is_driven = series.status != "running" or await self._space.lease_info(series_id) is not None
-        return series if is_driven else paused_by_crash(series)
+    async def _with_driver_state(self, series_id: str, loaded: LoadedState[SeriesState]) -> SeriesState:
+        while loaded.state.status == "running" and await self._space.lease_info(series_id) is None:
+            # its driver may have stopped it, and its lease, after the log was read
+            before, loaded = loaded, await self.load(series_id)
+            if loaded.head == before.head:
+                return paused_by_crash(loaded.state)
+        return loaded.state
 
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]

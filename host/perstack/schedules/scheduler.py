@@ -50,7 +50,7 @@ from perstack.tasks.due_tasks import (
 from perstack.tasks.events import WakeTask
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import TaskState
-from perstack.tasks.summaries import Row, possibly_due
+from perstack.tasks.summaries import Row, find_possibly_due
 from perstack.workers.orders import PausedTarget, are_old, is_over
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Scheduler:
         now = self._now_ms()
         due = [DueItem(schedule.name, "schedule") for schedule in self._source.setup.project.schedules]
         rows, row_errors = await _list_or_error("tasks", self._memory.log.rows())
-        due += [*row_errors, *map(_due_task, possibly_due(rows, now))]
+        due += [*row_errors, *map(_due_task, find_possibly_due(rows, now))]
         paused, series_errors = await _list_or_error("iterations", self._due_iterations(now))
         due += series_errors
         due += [

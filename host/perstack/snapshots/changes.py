@@ -35,7 +35,7 @@ async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff,
         old = new = None
         if None not in sizes and size <= remaining_bytes and change.kind != "mode":
             remaining_bytes -= size
-            old, new = await _content(trees, change.old), await _content(trees, change.new)
+            old, new = await _read_content(trees, change.old), await _read_content(trees, change.new)
         if size > _MAX_INLINE_BYTES:
             diffs.append(await asyncio.to_thread(file_diff, change, old, new, effort))
         else:
@@ -43,7 +43,7 @@ async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff,
     return tuple(diffs)
 
 
-async def _content(trees: Trees, entry: Entry | None) -> bytes | None:
+async def _read_content(trees: Trees, entry: Entry | None) -> bytes | None:
     if not isinstance(entry, File):
         return None
     try:
@@ -80,7 +80,7 @@ class SnapshotDelta:
 
 def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
     """Return all snapshots of a Job in order of time; of each log up to the first event that cannot be parsed."""
-    callers = _callers(job_id, logs)
+    callers = _callers_by_delegate(job_id, logs)
     points: list[SnapshotPoint] = []
     for log in logs:
         has_worked = has_snapshot = False
@@ -90,7 +90,7 @@ def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
             elif line.startswith(_BEGIN_EVENTS):
                 has_snapshot = False
             elif line.startswith(_SNAPSHOT_EVENTS):
-                event = _event(job_id, log.run_id, seq, line)
+                event = _parse_event(job_id, log.run_id, seq, line)
                 if not isinstance(event, RecordSnapshot | StartRewind | FinishRewind):
                     break
                 # a second snapshot without a result between: calls were cut off, and their changes belong to the Run
@@ -118,17 +118,17 @@ async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Cha
     return combine_changes(changes)
 
 
-def _callers(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:
+def _callers_by_delegate(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:
     callers: dict[str, tuple[str, int]] = {}
     for log in logs:
         for seq, line in enumerate(log.lines, 1):
-            event = _event(job_id, log.run_id, seq, line) if line.startswith(_DELEGATION_EVENT) else None
+            event = _parse_event(job_id, log.run_id, seq, line) if line.startswith(_DELEGATION_EVENT) else None
             if isinstance(event, CallDelegate):
                 callers.update({delegate.run_id: (log.run_id, event.step_number) for delegate in event.delegates})
     return callers
 
 
-def _event(job_id: str, run_id: str, seq: int, line: bytes) -> StoredEvent | None:
+def _parse_event(job_id: str, run_id: str, seq: int, line: bytes) -> StoredEvent | None:
     try:
         return event_of(RunRef(job_id, run_id), seq, open_line(line).payload)
     except (StorageError, ValueError):

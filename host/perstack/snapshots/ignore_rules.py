@@ -78,44 +78,47 @@ class IgnoreRules:
 
 
 def rules_at(
-    above: Sequence[tuple[bytes, bytes | None]], *, exclude: bytes | None = None, perstackignore: bytes | None = None
+    parent_folders: Sequence[tuple[bytes, bytes | None]],
+    *,
+    exclude: bytes | None = None,
+    perstackignore: bytes | None = None,
 ) -> IgnoreRules:
     """Return the rules of the workspace's folder.
 
-    `above`: folders from the top of the repository to the workspace, each with its name (empty for the first) and its
-    `.gitignore`. `exclude`: the repository's `info/exclude`.
+    `parent_folders`: folders from the top of the repository to the workspace, each with its name (empty for the
+    first) and its `.gitignore`. `exclude`: the repository's `info/exclude`.
     """
     rules = _add_layer(IgnoreRules(), exclude)
-    for index, (name, gitignore) in enumerate(above):
+    for index, (name, gitignore) in enumerate(parent_folders):
         rules = rules.for_subfolder(name, gitignore) if index else _add_layer(rules, gitignore)
     if perstackignore:
-        rules = replace(rules, first=_Layer(_read(perstackignore[:MAX_RULES_BYTES]), len(rules.place)))
+        rules = replace(rules, first=_Layer(_parse_rules(perstackignore[:MAX_RULES_BYTES]), len(rules.place)))
     return rules
 
 
 def _add_layer(rules: IgnoreRules, text: bytes | None) -> IgnoreRules:
     if not text:
         return rules
-    return replace(rules, layers=(_Layer(_read(text[:MAX_RULES_BYTES]), len(rules.place)), *rules.layers))
+    return replace(rules, layers=(_Layer(_parse_rules(text[:MAX_RULES_BYTES]), len(rules.place)), *rules.layers))
 
 
 @lru_cache(maxsize=256)
-def _read(text: bytes) -> _RuleFile:
-    translated: list[tuple[str, bool]] = []
+def _parse_rules(text: bytes) -> _RuleFile:
+    translated_rules: list[tuple[str, bool]] = []
     for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:_MAX_RULES]:
-        if len(line) <= _MAX_RULE_BYTES and (rule := _translated(line.rstrip(b"\r").decode("latin-1"))) is not None:
-            translated.append(rule)
+        if len(line) <= _MAX_RULE_BYTES and (rule := _translate_line(line.rstrip(b"\r").decode("latin-1"))) is not None:
+            translated_rules.append(rule)
     groups: list[tuple[Pattern | None, tuple[_Rule, ...]]] = []
-    translated.reverse()
-    for first in range(0, len(translated), _GROUP_SIZE):
-        group = translated[first : first + _GROUP_SIZE]
+    translated_rules.reverse()
+    for first in range(0, len(translated_rules), _GROUP_SIZE):
+        group = translated_rules[first : first + _GROUP_SIZE]
         rules = [(compiled_bytes(text.encode("latin-1")), ignores) for text, ignores in group]
         combined = compiled_bytes("|".join(f"(?:{text})" for text, _ in group).encode("latin-1"))
         groups.append((combined, tuple(_Rule(pattern, ignores) for pattern, ignores in rules if pattern is not None)))
     return _RuleFile(tuple(groups))
 
 
-def _translated(line: str) -> tuple[str, bool] | None:
+def _translate_line(line: str) -> tuple[str, bool] | None:
     """Return a rule as a regular expression for paths, and whether it ignores; None if the line is no rule.
 
     Paths of folders end in a slash. The library's expressions match contents of a folder too; these match the folder

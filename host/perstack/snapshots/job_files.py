@@ -66,7 +66,7 @@ class JobFiles:
         if what is not None and ".." in what:
             subject, changes = await self._diff_range(job_id, *_split_range(what), run_id)
         else:
-            subject, changes = await self._changes_made(job_id, what, run_id)
+            subject, changes = await self._find_changes(job_id, what, run_id)
         return FilesDiff(job_id, subject, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
@@ -84,9 +84,9 @@ class JobFiles:
         folder is refused unless `elsewhere`. Raises UsageError if there is no snapshot, Conflict while a Job is driven
         in the workspace, NotFound and StorageError.
         """
-        run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        run = await self._run_at_checkpoint(job_id, checkpoint_id, elsewhere=elsewhere)
         await self.settle_rewind()
-        return await self._rewinder().preview(job_id, run, checkpoint_id, _scope(only, keep_added=keep_added))
+        return await self._rewinder().preview(job_id, run, checkpoint_id, _rewind_scope(only, keep_added=keep_added))
 
     async def rewind(
         self,
@@ -104,10 +104,10 @@ class JobFiles:
         The current files are recorded first: `undo` of the result names them. `expected` is the `digest` of the plan:
         any other change is refused. Raises as `plan_rewind`.
         """
-        run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        run = await self._run_at_checkpoint(job_id, checkpoint_id, elsewhere=elsewhere)
         author = by or this_user()
         await self.settle_rewind()
-        scope = _scope(only, keep_added=keep_added)
+        scope = _rewind_scope(only, keep_added=keep_added)
         return await self._rewinder().rewind(job_id, run, checkpoint_id, scope, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
@@ -159,11 +159,13 @@ class JobFiles:
             for change in changes
             if isinstance(change.old, File | Link | None) and isinstance(change.new, File | Link | None)
         ]
-        differing = {change.path: change.old for change in await trees.changes(now, latest)}
-        missing = [c for c in file_changes if c.path in differing and differing[c.path] in (None, c.old)]
-        if file_changes and len(missing) == len(file_changes):
-            name = missing[0].path.decode("utf-8", "replace")
-            more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        differing_count = {change.path: change.old for change in await trees.changes(now, latest)}
+        missing_paths = [
+            c for c in file_changes if c.path in differing_count and differing_count[c.path] in (None, c.old)
+        ]
+        if file_changes and len(missing_paths) == len(file_changes):
+            name = missing_paths[0].path.decode("utf-8", "replace")
+            more = f" and of {len(missing_paths) - 1:,} more" if len(missing_paths) > 1 else ""
             raise UsageError(
                 f"the files of Job {job_id} are not in {self._workspace}: none has {name!r}{more} as the Job left it",
                 next_steps=(SetOption("workspaces"),),
@@ -204,7 +206,7 @@ class JobFiles:
     def _workspace(self) -> Path:
         return self._source.setup.workspace
 
-    async def _state_at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
+    async def _run_at_checkpoint(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
         run = await self._reader.state_at(checkpoint_id, job_id)
         if not elsewhere and not _works_in(run.start, self._workspace):
             raise UsageError(
@@ -228,7 +230,7 @@ class JobFiles:
         except (StorageError, UsageError, LookupError):
             return True  # it is about to begin, or cannot be read
 
-    async def _changes_made(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
+    async def _find_changes(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.snapshots.changes import changes_in, deltas_of, snapshots_of
         from perstack.snapshots.stored_trees import Trees
 
@@ -286,7 +288,7 @@ class JobFiles:
         return tree
 
     async def _read_tree(self, job_id: str) -> str:
-        return await self._rewinder().present(job_id)
+        return await self._rewinder().store_present_tree(job_id)
 
 
 def _make_folder(folder: Path) -> Path:
@@ -314,7 +316,7 @@ def _no_snapshot(owner_id: str) -> UsageError:
     )
 
 
-def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
+def _rewind_scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
     from perstack.snapshots.tree_diff import RewindScope  # what driving a Job does not need
 
     return RewindScope(tuple(only), keep_added)

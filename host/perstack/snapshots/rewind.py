@@ -38,7 +38,7 @@ from perstack.system.user import this_process
 _RULES = (b".gitignore", b".perstackignore")
 
 
-async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
+async def paths_ignored_by(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
     """Return changed paths that the ignore rules of a tree excluded from it. Raises NotFound, StorageError."""
     if not any(change.path.rpartition(b"/")[2] in _RULES for change in changes):
         return frozenset()  # the same rules recorded both trees
@@ -48,12 +48,12 @@ async def paths_ignored_then(trees: Trees, tree: str, changes: Sequence[Change])
     )
     paths: set[bytes] = set()
     for change in changes:
-        if change.new is None and await _is_ignored(trees, top, rules, change):
+        if change.new is None and await _is_ignored_by(trees, top, rules, change):
             paths.add(change.path)
     return frozenset(paths)
 
 
-async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, change: Change) -> bool:
+async def _is_ignored_by(trees: Trees, folder: TreeFolder, rules: IgnoreRules, change: Change) -> bool:
     *parents, name = change.path.split(b"/")
     for part in parents:
         if rules.ignores(part, is_folder=True):
@@ -122,35 +122,35 @@ class Rewinder:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
         job = await load_job(self._storage, job_id)
-        present = await self._record_present(job)
+        present = await self._record_present_snapshot(job)
         changes, _, plan = await self._plan_steps(job_id, run, checkpoint_id, present, scope)
-        return await self._result_of(job_id, checkpoint_id, present, changes, plan)
+        return await self._build_result(job_id, checkpoint_id, present, changes, plan)
 
     async def rewind(
         self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
         """Restore and record the files, or do neither. Raises as `preview`; Conflict unless the plan is `expected`."""
-        with self._exclusive():
+        with self._hold_lock():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
                 return await shield_until_done(self._restore(job_id, run, checkpoint_id, scope, by, expected))
 
-    async def present(self, job_id: str) -> str:
+    async def store_present_tree(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
-        return await self._record_present(await load_job(self._storage, job_id))
+        return await self._record_present_snapshot(await load_job(self._storage, job_id))
 
     async def write(self, job_id: str, run: Run, checkpoint_id: str) -> int:
         """Write the files of a Run's snapshot to this workspace, which must be empty. Returns their number.
 
         Records nothing. Raises UsageError, Conflict and StorageError.
         """
-        with self._exclusive():
+        with self._hold_lock():
             if any(self._workspace.iterdir()):
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(run, checkpoint_id))
-            steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, RewindScope(), frozenset()))
-            await shield_until_done(self._carry_out(steps.steps, steps.plan.changes, trees, None))
+            steps = await asyncio.to_thread(self._check_steps, rewind_plan(changes, RewindScope(), frozenset()))
+            await shield_until_done(self._perform_steps(steps.steps, steps.plan.changes, trees, None))
         return len(steps.plan.changes)
 
     async def settle(self) -> str | None:
@@ -165,8 +165,8 @@ class Rewinder:
             raise StorageError(
                 f"{self._workspace}: a rewind by Jobs in {journal.storage} was cut short here: rewind again there first"
             )
-        with self._exclusive():
-            return await shield_until_done(self._recover())
+        with self._hold_lock():
+            return await shield_until_done(self._finish_killed_rewind())
 
     async def _restore(
         self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
@@ -174,9 +174,9 @@ class Rewinder:
         job = await load_job(self._storage, job_id)
         async with self._audit.anchored(job):
             session = self._session(job)
-            tree = await self._record_present(job)
+            tree = await self._record_present_snapshot(job)
             changes, steps, plan = await self._plan_steps(job_id, run, checkpoint_id, tree, scope)
-            result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
+            result = await self._build_result(job_id, checkpoint_id, tree, changes, plan)
             if expected is not None and result.digest != expected:
                 raise Conflict("files have changed since you saw the plan: look at the new one")
             if not changes:
@@ -203,12 +203,12 @@ class Rewinder:
             trees = Trees(self._storage, job_id)
 
             async def record() -> None:
-                await self._record(rewound, job, session)
+                await self._record_finish(rewound, job, session)
 
             try:
-                await self._carry_out(steps.steps, changes, trees, rewound, record)
+                await self._perform_steps(steps.steps, changes, trees, rewound, record)
             finally:
-                await self._summarize(job)
+                await self._write_summary(job)
         return Rewind(
             result.job_id,
             result.checkpoint_id,
@@ -219,7 +219,7 @@ class Rewinder:
             undo=start_rewind.id,
         )
 
-    async def _carry_out(
+    async def _perform_steps(
         self,
         steps: tuple[Step, ...],
         changes: Sequence[Change],
@@ -230,7 +230,7 @@ class Rewinder:
         try:
             restorer = await asyncio.to_thread(StagedRewind, self._journal, self._storage.location)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._storage_error(error) from error
         with restorer:
             try:
                 await asyncio.to_thread(restorer.begin)
@@ -241,7 +241,7 @@ class Rewinder:
             except BaseException as error:
                 await self._undo(restorer)
                 if isinstance(error, OSError):
-                    raise self._failure(error) from error
+                    raise self._storage_error(error) from error
                 raise
             with suppress(OSError):  # done and recorded: the next opening of the workspace cleans up
                 await asyncio.to_thread(restorer.finish)
@@ -278,19 +278,19 @@ class Rewinder:
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(run, checkpoint_id)
         changes = await trees.changes(present, tree)
-        ignored_then = await paths_ignored_then(trees, tree, changes)
+        ignored_then = await paths_ignored_by(trees, tree, changes)
         plan = rewind_plan(changes, scope, ignored_then)
-        steps = await asyncio.to_thread(self._steps_for, plan)
+        steps = await asyncio.to_thread(self._check_steps, plan)
         return steps.plan.changes, steps, steps.plan
 
-    def _steps_for(self, plan: RewindPlan) -> RewindSteps:
+    def _check_steps(self, plan: RewindPlan) -> RewindSteps:
         try:
             with StagedRewind(self._journal, self._storage.location) as restorer:
                 return RewindSteps(restorer.root, plan)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._storage_error(error) from error
 
-    async def _result_of(
+    async def _build_result(
         self, job_id: str, checkpoint_id: str, present: str, changes: Sequence[Change], plan: RewindPlan
     ) -> Rewind:
         files = await file_diffs(Trees(self._storage, job_id), changes)
@@ -298,14 +298,14 @@ class Rewinder:
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
-    async def _record_present(self, job: Job) -> str:
+    async def _record_present_snapshot(self, job: Job) -> str:
         session = self._session(job)
         event = await self._snapshots(job.id).record(session.run, session.stamp)
         if event.tree is None:
             raise StorageError(f"{event.problem}: the present files cannot be recorded, so nothing is rewound")
         return event.tree
 
-    async def _record(self, rewound: Rewound, job: Job, session: RunSession) -> None:
+    async def _record_finish(self, rewound: Rewound, job: Job, session: RunSession) -> None:
         snapshot = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
         session.add(
             FinishRewind(
@@ -314,11 +314,11 @@ class Rewinder:
         )
         await session.flush()
 
-    async def _summarize(self, job: Job) -> None:
+    async def _write_summary(self, job: Job) -> None:
         with suppress(StorageError):  # it is a cache
             await JobSummaryFile(self._storage, job).write(is_driven=False)
 
-    async def _recover(self) -> str | None:
+    async def _finish_killed_rewind(self) -> str | None:
         try:
             with await asyncio.to_thread(StagedRewind, self._journal, self._storage.location) as restorer:
                 journal = await asyncio.to_thread(restorer.resume)
@@ -344,17 +344,17 @@ class Rewinder:
             if any(isinstance(line.event, FinishRewind) and line.event.start == rewound.start for line in lines):
                 return
             async with self._audit.anchored(job):
-                await self._record(rewound, job, self._session(job))
-                await self._summarize(job)
+                await self._record_finish(rewound, job, self._session(job))
+                await self._write_summary(job)
 
     def _session(self, job: Job) -> RunSession:
         run = job.coordinator
         return RunSession.of(self._storage, job, run, self._emit, clock=self._clock)
 
-    def _exclusive(self) -> AbstractContextManager[None]:
+    def _hold_lock(self) -> AbstractContextManager[None]:
         return hold_rewind_lock(self._workspace, self._lock)
 
-    def _failure(self, error: OSError) -> StorageError:
+    def _storage_error(self, error: OSError) -> StorageError:
         reason = (error.strerror or str(error)).lower()
         return StorageError(f"{self._workspace}: {reason}: nothing is rewound, the files are as they were")
 

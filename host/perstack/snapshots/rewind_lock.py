@@ -27,7 +27,7 @@ class RewindInProgress(Conflict):
 @contextmanager
 def hold_rewind_lock(workspace: Path, lock: Path) -> Generator[None]:
     """Hold the lock for a rewind. Raises RewindInProgress while another process holds it, and StorageError."""
-    handle = _take(workspace, lock)
+    handle = _take_lock(workspace, lock)
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def is_rewound(lock: Path) -> bool:
         os.close(handle)
 
 
-def _take(workspace: Path, lock: Path) -> int:
+def _take_lock(workspace: Path, lock: Path) -> int:
     try:
         while True:
             lock.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)

@@ -46,34 +46,34 @@ class RewindSteps:
         self.changes: list[Change] = []
         blocked: set[bytes] = set()
         for change in reversed(plan.changes):  # reversed, so that the content of a folder comes before the folder
-            if change.old is not None and not self._clear(change):
+            if change.old is not None and not self._plan_removal(change):
                 blocked.add(change.path)
         for change in plan.changes:
             if change.path in blocked:
                 continue
-            if change.new is None or self._put(change):
+            if change.new is None or self._plan_put(change):
                 self.changes.append(change)
         kept = sorted(self._kept_entries, key=lambda entry: entry.path)
         self.plan = RewindPlan(tuple(self.changes), (*plan.kept, *kept))
         self.steps = tuple(self._steps)
 
-    def _clear(self, change: Change) -> bool:
+    def _plan_removal(self, change: Change) -> bool:
         """Add the steps that make room for a change. Return False if something has to be kept there."""
         with parent_of(self._root, change.path) as (folder, name):
             status = status_at(folder, name)
             if status is not None and status.st_dev != self._device:
                 return self._add_kept(change.path, "otherFileSystem")
             if isinstance(change.old, Subfolder):
-                return self._clear_folder(change, folder, name, status)
+                return self._plan_folder_removal(change, folder, name, status)
             self._check_unchanged(change, folder, name, status)
         if change.new is None or isinstance(change.new, Subfolder):
             self._add_step("remove", change.path)
             self._removed_paths.add(change.path)
         return True
 
-    def _clear_folder(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> bool:
+    def _plan_folder_removal(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> bool:
         if status is None or not stat.S_ISDIR(status.st_mode):
-            raise _changed_meanwhile(change.path)
+            raise _changed_error(change.path)
         handle = os.open(name, REAL_FOLDER, dir_fd=folder)
         try:
             with os.scandir(handle) as entries:
@@ -86,16 +86,18 @@ class RewindSteps:
         self._removed_paths.add(change.path)
         return True
 
-    def _put(self, change: Change) -> bool:
+    def _plan_put(self, change: Change) -> bool:
         if isinstance(change.new, SkippedEntry) or change.new is None:
             return False
-        missing = [path for path in _parents(change.path) if path in self._created_paths or not self._is_folder(path)]
+        missing = [
+            path for path in _parent_paths(change.path) if path in self._created_paths or not self._is_folder(path)
+        ]
         for path in missing:
             if path in self._created_paths:
                 continue
             if path not in self._removed_paths and self._is_taken(path):
                 return self._add_kept(change.path, "inTheWay")
-            self._mkdir(path)
+            self._add_mkdir(path)
         is_free = bool(missing) or change.path in self._removed_paths
         replaces = not is_free and isinstance(change.old, File | Link)
         if not is_free and not replaces:
@@ -103,7 +105,7 @@ class RewindSteps:
             if outcome is not None:
                 return outcome
         if isinstance(change.new, Subfolder):
-            self._mkdir(change.path)
+            self._add_mkdir(change.path)
         else:
             digest = change.new.digest if isinstance(change.new, File) else ""
             self._add_step("put", change.path, replaces=replaces, digest=digest)
@@ -141,9 +143,9 @@ class RewindSteps:
 
     def _check_unchanged(self, change: Change, folder: int, name: bytes, status: os.stat_result | None) -> None:
         if status is None or change.old is None or not _matches(change.old, folder, name, status):
-            raise _changed_meanwhile(change.path)
+            raise _changed_error(change.path)
 
-    def _mkdir(self, path: bytes) -> None:
+    def _add_mkdir(self, path: bytes) -> None:
         self._created_paths.add(path)
         self._add_step("mkdir", path)
 
@@ -188,14 +190,14 @@ def _matches(entry: Entry, folder: int, name: bytes, status: os.stat_result) -> 
             return False
 
 
-def _parents(path: bytes) -> Iterator[bytes]:
+def _parent_paths(path: bytes) -> Iterator[bytes]:
     slash = path.find(b"/")
     while slash >= 0:
         yield path[:slash]
         slash = path.find(b"/", slash + 1)
 
 
-def _changed_meanwhile(path: bytes) -> Conflict:
+def _changed_error(path: bytes) -> Conflict:
     return Conflict(
         f"{spell(path)} was changed while it was read: another program is writing there; try again when it has ended"
     )
@@ -212,14 +214,14 @@ def make_step(root: int, staging: int, step: Step) -> None:
     if step.act == "remove" and status_at(staging, old) is not None:
         return
     try:
-        _make(root, staging, step, new, old)
+        _make_in_folder(root, staging, step, new, old)
     except (FileNotFoundError, NotADirectoryError):
         if step.act not in ("remove", "rmdir"):
             raise
         # already removed, perhaps with its folder
 
 
-def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
+def _make_in_folder(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
     with parent_of(root, parse_spelling(step.path)) as (folder, name):
         match step.act:
             case "remove":
@@ -252,7 +254,7 @@ def undo_step(root: int, staging: int, step: Step) -> None:
                         with suppress(FileExistsError):  # a file created there in the meantime stays
                             _move_to_free_path(staging, old, folder, name)
                 case "rmdir":
-                    _make_again(folder, name, step.mode)
+                    _make_folder_again(folder, name, step.mode)
                 case "mkdir":
                     _remove_folder(folder, name)
                 case "put":
@@ -279,7 +281,7 @@ def _remove_folder(folder: int, name: bytes) -> None:
             raise
 
 
-def _make_again(folder: int, name: bytes, mode: int) -> None:
+def _make_folder_again(folder: int, name: bytes, mode: int) -> None:
     if not make_folder(folder, name):
         return
     handle = os.open(name, REAL_FOLDER, dir_fd=folder)
@@ -382,7 +384,7 @@ class StagedRewind:
         """Make the staging folder. Raises OSError."""
         name = STAGING_PREFIX + secrets.token_hex(6)
         workspace = str(self._file.workspace)
-        self._write(Journal(workspace=workspace, storage=self._storage, staging=name, phase="clearing"))
+        self._write_journal(Journal(workspace=workspace, storage=self._storage, staging=name, phase="clearing"))
         os.mkdir(name, 0o700, dir_fd=self._root)
         self._staging = os.open(name, REAL_FOLDER, dir_fd=self._root)
 
@@ -396,24 +398,26 @@ class StagedRewind:
     def put_in_place(self, steps: tuple[Step, ...], rewound: Rewound | None = None) -> None:
         """Make all steps; `rewound` is what to record afterwards. If a step fails, undo all and raise StorageError."""
         sync(self._staging_handle)
-        self._write(self._current.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
+        self._write_journal(
+            self._current_journal.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound})
+        )
         self._make_steps()
 
     def finish(self) -> None:
         """End a rewind that is made and recorded. Raises OSError."""
-        self._end(is_made=True)
+        self._end_rewind(is_made=True)
 
     def undo(self) -> None:
         """Undo the steps that were made. Raises OSError; the next process then continues."""
-        if self._current.phase == "clearing":
-            return self._clear()
-        if self._current.phase == "forward":
+        if self._current_journal.phase == "clearing":
+            return self._plan_removal()
+        if self._current_journal.phase == "forward":
             with suppress(OSError):  # a full disk: if killed now, the next process completes the rewind
-                self._write(self._current.model_copy(update={"phase": "back"}))
-        for step in reversed(self._current.steps):
+                self._write_journal(self._current_journal.model_copy(update={"phase": "back"}))
+        for step in reversed(self._current_journal.steps):
             undo_step(self._root, self._staging_handle, step)
-        self._sync()
-        self._end(is_made=False)
+        self._sync_folders()
+        self._end_rewind(is_made=False)
         return None
 
     def resume(self) -> Journal | None:
@@ -443,9 +447,9 @@ class StagedRewind:
 
     def _make_steps(self) -> None:
         try:
-            for step in self._current.steps:
+            for step in self._current_journal.steps:
                 make_step(self._root, self._staging_handle, step)
-            self._sync()
+            self._sync_folders()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             self.undo()
@@ -454,7 +458,7 @@ class StagedRewind:
             ) from error
 
     def _is_staging_complete(self) -> bool:
-        for step in self._current.steps:
+        for step in self._current_journal.steps:
             if step.act == "put" and step.digest:
                 try:
                     content = read_file(self._staging_handle, b"new-%d" % step.number, _MAX_FILE_BYTES)
@@ -466,9 +470,9 @@ class StagedRewind:
                     return False
         return True
 
-    def _sync(self) -> None:
+    def _sync_folders(self) -> None:
         synced: set[bytes] = set()
-        for step in self._current.steps:
+        for step in self._current_journal.steps:
             path = parse_spelling(step.path)
             parent = path.rpartition(b"/")[0]
             if parent in synced:
@@ -477,25 +481,25 @@ class StagedRewind:
             with suppress(OSError), parent_of(self._root, path) as (folder, _):
                 sync(folder)
 
-    def _end(self, *, is_made: bool) -> None:
+    def _end_rewind(self, *, is_made: bool) -> None:
         changes = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
         try:
-            self._write(self._current.model_copy(update=changes))
+            self._write_journal(self._current_journal.model_copy(update=changes))
         except OSError:  # a full disk: removing the journal also prevents a later process from continuing
             self._file.remove()
-        self._clear()
+        self._plan_removal()
 
-    def _clear(self) -> None:
+    def _plan_removal(self) -> None:
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._current.staging, dir_fd=self._root)
+            shutil.rmtree(self._current_journal.staging, dir_fd=self._root)
         self._file.remove()
 
-    def _write(self, journal: Journal) -> None:
+    def _write_journal(self, journal: Journal) -> None:
         self._file.write(journal)
         self._journal = journal
 
     @property
-    def _current(self) -> Journal:
+    def _current_journal(self) -> Journal:
         if self._journal is None:
             raise RuntimeError("no rewind is under way")
         return self._journal

@@ -43,8 +43,8 @@ class WorkspaceSnapshots:
             tree = await self.take(run.start.snapshots or SnapshotPolicy())
         except SnapshotUnavailable as error:
             return RecordSnapshot(**stamp(), base=run.snapshot, problem=str(error))
-        changes = await self._changes(run.snapshot, tree.tree)
-        lines = None if changes is None else await self._lines(changes)
+        changes = await self._changes_since(run.snapshot, tree.tree)
+        lines = None if changes is None else await self._count_changed_lines(changes)
         counts = None if changes is None else counts_of(changes)
         return RecordSnapshot(
             **stamp(),
@@ -88,7 +88,7 @@ class WorkspaceSnapshots:
         await self._storage.put_blobs(self._job_id, tuple(blobs.values()))
         self._stored.update(blobs)
 
-    async def _changes(self, base: str | None, tree: str) -> tuple[Change, ...] | None:
+    async def _changes_since(self, base: str | None, tree: str) -> tuple[Change, ...] | None:
         """Return the changes since `base`; None if there is none, or `verify` would report it as unreadable."""
         if base is None or base == tree:
             return None if base is None else ()
@@ -97,19 +97,19 @@ class WorkspaceSnapshots:
         except PerstackError:
             return None
 
-    async def _lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
+    async def _count_changed_lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
         """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
         edits = [c for c in changes if c.kind != "mode" and not isinstance(c.old or c.new, SkippedEntry)]
         sizes = [entry.size for change in edits for entry in (change.old, change.new) if isinstance(entry, File)]
         if len(edits) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
             return None
         try:
-            pairs = [(await self._text(change.old), await self._text(change.new)) for change in edits]
+            pairs = [(await self._read_text(change.old), await self._read_text(change.new)) for change in edits]
         except PerstackError:
             return None
         return await asyncio.to_thread(_count_lines, pairs) if pairs else (0, 0)
 
-    async def _text(self, entry: Entry | None) -> bytes:
+    async def _read_text(self, entry: Entry | None) -> bytes:
         return await self._trees.content(entry.digest) if isinstance(entry, File) else b""
 
 

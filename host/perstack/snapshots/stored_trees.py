@@ -42,7 +42,7 @@ class Trees:
         pending, entry_count = [Pair(b"", old, new)], 0
         while pending:
             pair = pending.pop()
-            self._check_place(pair.path, pair.depth)
+            self._check_depth(pair.path, pair.depth)
             if pair.old == pair.new:
                 continue
             old_folder = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
@@ -59,7 +59,7 @@ class Trees:
         pending, entry_count = [(b"", tree, 0)], 0
         while pending:
             path, digest, depth = pending.pop()
-            self._check_place(path, depth)
+            self._check_depth(path, depth)
             folder = await self.folder(digest)
             entry_count += len(folder.entries)
             self._check_count(entry_count, MAX_ENTRIES)
@@ -69,7 +69,7 @@ class Trees:
                 if isinstance(entry, Subfolder):
                     pending.append((inner, entry.digest, depth + 1))
 
-    def _check_place(self, path: bytes, depth: int) -> None:
+    def _check_depth(self, path: bytes, depth: int) -> None:
         if depth > MAX_FOLDER_DEPTH or len(path) >= MAX_PATH_BYTES:
             raise StorageError(f"Job {self._job_id}: a snapshot has folders nested too deeply: {spell(path[:80])}…")
 

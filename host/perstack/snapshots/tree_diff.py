@@ -76,7 +76,7 @@ def compare(pair: Pair, old: TreeFolder, new: TreeFolder) -> FolderDiff:
         if old_entry == new_entry:
             continue
         path = pair.path + b"/" + name if pair.path else name
-        subpair = Pair(path, _folder(old_entry), _folder(new_entry), pair.depth + 1)
+        subpair = Pair(path, _folder_digest(old_entry), _folder_digest(new_entry), pair.depth + 1)
         if subpair.old is None or subpair.new is None:
             changes.append(Change(path, old_entry, new_entry))
         if subpair.old is not None or subpair.new is not None:
@@ -90,14 +90,14 @@ def counts_of(changes: tuple[Change, ...]) -> Counts:
     for change in changes:
         if isinstance(change.old, SkippedEntry) or isinstance(change.new, SkippedEntry):
             continue
-        was_there, is_there = isinstance(change.old, File | Link), isinstance(change.new, File | Link)
-        changed += was_there and is_there
-        added += is_there and not was_there
-        removed += was_there and not is_there
+        existed_before, exists_now = isinstance(change.old, File | Link), isinstance(change.new, File | Link)
+        changed += existed_before and exists_now
+        added += exists_now and not existed_before
+        removed += existed_before and not exists_now
     return Counts(added, removed, changed)
 
 
-def _folder(entry: Entry | None) -> str | None:
+def _folder_digest(entry: Entry | None) -> str | None:
     return entry.digest if isinstance(entry, Subfolder) else None
 
 
@@ -256,7 +256,7 @@ def compared_bytes(entry: Entry | None) -> int | None:
 
 def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
     """Return the diff of a path. `old` and `new` are None for a file that is missing or is not compared."""
-    path, old_side, new_side = spell(change.path), _side(change.old), _side(change.new)
+    path, old_side, new_side = spell(change.path), _to_side(change.old), _to_side(change.new)
     compares = [side for side in (old_side, new_side) if side is not None and side.kind in ("file", "program")]
     if not compares or change.kind == "mode":
         return FileDiff(path, change.kind, old_side, new_side)
@@ -297,7 +297,7 @@ def stat_of(files: Iterable[FileDiff]) -> DiffStat:
     return DiffStat(len(counted), sum(file.added or 0 for file in counted), sum(file.removed or 0 for file in counted))
 
 
-def _side(entry: Entry | None) -> Side | None:
+def _to_side(entry: Entry | None) -> Side | None:
     match entry:
         case None:
             return None

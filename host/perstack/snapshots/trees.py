@@ -90,7 +90,7 @@ def folder_of(entries: Iterable[Entry]) -> TreeFolder:
 
 
 def folder_blob(folder: TreeFolder) -> bytes:
-    return _encode({"tree": _VERSION, "entries": [_row(entry) for entry in folder.entries]}).encode()
+    return _encode({"tree": _VERSION, "entries": [_to_row(entry) for entry in folder.entries]}).encode()
 
 
 def digest_of(data: bytes) -> str:
@@ -109,7 +109,7 @@ def read_folder(data: bytes) -> TreeFolder:
     rows = value.get("entries") if isinstance(value, dict) and value.get("tree") == _VERSION else None
     if not isinstance(rows, list):
         raise NotATree("is not a tree that this version knows")
-    folder = TreeFolder(tuple(_entry(row) for row in rows))
+    folder = TreeFolder(tuple(_parse_entry(row) for row in rows))
     names = [entry.name for entry in folder.entries]
     if any(name >= following for name, following in pairwise(names)):
         raise NotATree("has repeated names, or names out of order")
@@ -118,7 +118,7 @@ def read_folder(data: bytes) -> TreeFolder:
     return folder
 
 
-def _row(entry: Entry) -> list[JsonValue]:
+def _to_row(entry: Entry) -> list[JsonValue]:
     name = spell(entry.name)
     match entry:
         case File():
@@ -133,18 +133,18 @@ def _row(entry: Entry) -> list[JsonValue]:
             assert_never(entry)
 
 
-def _entry(row: JsonValue) -> Entry:
+def _parse_entry(row: JsonValue) -> Entry:
     match row:
         case [str(name), ("file" | "program") as kind, int(size), str(digest)] if _is_size(size) and is_digest(digest):
-            return File(_name(name), size, digest, kind == "program")
+            return File(_parse_name(name), size, digest, kind == "program")
         case [str(name), "link", str(target)]:
-            return Link(_name(name), _target(target))
+            return Link(_parse_name(name), _parse_target(target))
         case [str(name), "folder", str(digest)] if is_digest(digest):
-            return Subfolder(_name(name), digest)
+            return Subfolder(_parse_name(name), digest)
         case [str(name), "leftOut", str(reason)]:
             known_reason = next((item for item in get_args(SkipReason) if item == reason), None)
             if known_reason is not None:
-                return SkippedEntry(_name(name), known_reason)
+                return SkippedEntry(_parse_name(name), known_reason)
         case _:
             pass
     raise NotATree("has an entry that this version does not know")
@@ -154,14 +154,14 @@ def _is_size(size: int) -> bool:
     return not isinstance(size, bool) and 0 <= size < _MAX_FILE_SIZE
 
 
-def _name(text: str) -> bytes:
+def _parse_name(text: str) -> bytes:
     name = _parse_path(text)
     if not is_name(name) or is_never_recorded(name):
         raise NotATree("has a name that no file in a folder can have, or that is never recorded")
     return name
 
 
-def _target(text: str) -> bytes:
+def _parse_target(text: str) -> bytes:
     target = _parse_path(text)
     if not 0 < len(target) < MAX_PATH_BYTES or b"\0" in target:
         raise NotATree("has a link that leads nowhere")

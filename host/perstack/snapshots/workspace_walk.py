@@ -89,12 +89,12 @@ def read_file(name: bytes, folder: int, max_bytes: int) -> Content | UnreadFile:
         return UnreadFile(None)
     except OSError as error:
         check_system(error)
-        return UnreadFile("unreadable", _stamp(name, folder))
+        return UnreadFile("unreadable", _stamp_of_name(name, folder))
     try:
-        return _read(file, max_bytes)
+        return _read_open_file(file, max_bytes)
     except OSError as error:
         check_system(error)
-        return UnreadFile("unreadable", _stamp(name, folder))
+        return UnreadFile("unreadable", _stamp_of_name(name, folder))
     finally:
         os.close(file)
 
@@ -114,7 +114,7 @@ def read_link(name: bytes, folder: int) -> bytes | None:
         return None
 
 
-def _read(file: int, max_bytes: int) -> Content | UnreadFile:
+def _read_open_file(file: int, max_bytes: int) -> Content | UnreadFile:
     content: Content | None = None
     for _ in range(_MAX_READS):
         status = os.fstat(file)
@@ -143,7 +143,7 @@ def _read_all(file: int, max_bytes: int, expected: int) -> bytes:
     return bytes(data)
 
 
-def _stamp(name: bytes, folder: int) -> Stamp | None:
+def _stamp_of_name(name: bytes, folder: int) -> Stamp | None:
     try:
         return stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except OSError:
@@ -183,7 +183,7 @@ class _KnownEntry:
     stamp: Stamp | None  # stamp when it was read; None if each walk reads it again
     size: int | None = None  # size of a file that was not read
     is_file: bool = False  # True for a recorded file or link
-    inner: _KnownFolder | None = None
+    known_folder: _KnownFolder | None = None
 
 
 @dataclass(slots=True)
@@ -290,7 +290,7 @@ class _WalkState:
         digest = digest_of(blob)
         if known is None or digest != known.digest:
             yield from self._add_blob(digest, blob)
-        return _KnownFolder(digest, self._steady(stamp), rules, children)
+        return _KnownFolder(digest, self._stamp_if_steady(stamp), rules, children)
 
     def _record_entries(self, path: bytes, children: dict[bytes, _KnownEntry]) -> None:
         self._count_entries(len(children))
@@ -315,7 +315,7 @@ class _WalkState:
                     continue
                 names.append(name)
                 if self._entries + len(names) > MAX_ENTRIES:
-                    raise _too_many_files()
+                    raise _too_many_files_error()
         return _without_state(names, handle, path)
 
     def _examine(
@@ -335,18 +335,20 @@ class _WalkState:
             link = None if target is None else _KnownEntry(Link(name, target), None, is_file=True)
             return None if link is None else _same_if_equal(previous, link)
         if not stat.S_ISREG(mode):
-            return _same_if_equal(previous, _skipped_entry(name, "special", self._steady(stamp)))
+            return _same_if_equal(previous, _skipped_entry(name, "special", self._stamp_if_steady(stamp)))
         content = read_file(name, handle, self._max_bytes)
         if not isinstance(content, Content):
             reason = content.reason
             if reason is None:
                 return None
-            return _same_if_equal(previous, _skipped_entry(name, reason, self._steady(content.stamp), content.size))
+            return _same_if_equal(
+                previous, _skipped_entry(name, reason, self._stamp_if_steady(content.stamp), content.size)
+            )
         digest = digest_of(content.data)
         yield from self._add_blob(digest, content.data)
         is_program = bool(content.stamp[4] & stat.S_IXUSR)
         entry = File(name, len(content.data), digest, is_program)
-        steady = self._steady(content.stamp) if content.is_steady else None
+        steady = self._stamp_if_steady(content.stamp) if content.is_steady else None
         return _same_if_equal(previous, _KnownEntry(entry, steady, is_file=True))
 
     def _walk_folder(
@@ -355,26 +357,28 @@ class _WalkState:
         if depth >= MAX_FOLDER_DEPTH or len(path) + len(name) + 2 > MAX_PATH_BYTES:
             return _skipped_entry(name, "tooDeep")
         try:
-            inner = os.open(name, REAL_FOLDER, dir_fd=handle)
+            known_folder = os.open(name, REAL_FOLDER, dir_fd=handle)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             check_system(error)
             return _skipped_entry(name, "unreadable")
         try:
-            status = os.fstat(inner)
+            status = os.fstat(known_folder)
             if (status.st_dev, status.st_ino) in self._excluded_paths.numbers:
                 return None
-            subfolder_rules = rules.for_subfolder(name, _rules_of(inner))
-            previous_inner = None if previous is None else previous.inner
+            subfolder_rules = rules.for_subfolder(name, _read_rules(known_folder))
+            previous_inner = None if previous is None else previous.known_folder
             try:
-                current = yield from self.folder(inner, path + name + b"/", previous_inner, subfolder_rules, depth + 1)
+                current = yield from self.folder(
+                    known_folder, path + name + b"/", previous_inner, subfolder_rules, depth + 1
+                )
             except OSError as error:
                 check_system(error)
                 return _skipped_entry(name, "unreadable")
         finally:
-            os.close(inner)
-        return _same_if_equal(previous, _KnownEntry(Subfolder(name, current.digest), None, inner=current))
+            os.close(known_folder)
+        return _same_if_equal(previous, _KnownEntry(Subfolder(name, current.digest), None, known_folder=current))
 
     def _list_left_out(self, path: bytes, reason: SkipReason, size: int | None) -> None:
         self.left_out_count += 1
@@ -399,9 +403,9 @@ class _WalkState:
     def _count_entries(self, count: int) -> None:
         self._entries += count
         if self._entries > MAX_ENTRIES:
-            raise _too_many_files()
+            raise _too_many_files_error()
 
-    def _steady(self, stamp: Stamp | None) -> Stamp | None:
+    def _stamp_if_steady(self, stamp: Stamp | None) -> Stamp | None:
         return None if stamp is None or self._is_racy(stamp) else stamp
 
     def _is_racy(self, stamp: Stamp) -> bool:
@@ -461,13 +465,13 @@ def _skipped_entry(name: bytes, reason: SkipReason, stamp: Stamp | None = None, 
     return _KnownEntry(SkippedEntry(name, reason), stamp, size)
 
 
-def _too_many_files() -> SnapshotUnavailable:
+def _too_many_files_error() -> SnapshotUnavailable:
     return SnapshotUnavailable(
         f"the workspace has more than {MAX_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
     )
 
 
-def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
+def _read_rules(handle: int, name: bytes = b".gitignore") -> bytes | None:
     content = read_file(name, handle, MAX_RULES_BYTES)
     return content.data if isinstance(content, Content) else None
 
@@ -483,17 +487,17 @@ def _top_rules(top: bytes, handle: int) -> IgnoreRules:
         except OSError:
             break
         try:
-            parent_rules.insert(0, (name, _rules_of(parent_handle)))
-            if _exists(b".git", parent_handle):
-                exclude, own_rules = _excluded(parent_handle), _rules_of(handle, b".perstackignore")
+            parent_rules.insert(0, (name, _read_rules(parent_handle)))
+            if _name_exists(b".git", parent_handle):
+                exclude, own_rules = _read_info_exclude(parent_handle), _read_rules(handle, b".perstackignore")
                 return rules_at(parent_rules, exclude=exclude, perstackignore=own_rules)
         finally:
             os.close(parent_handle)
     nearest = parent_rules[-1:] or [(b"", None)]
-    return rules_at(nearest, perstackignore=_rules_of(handle, b".perstackignore"))
+    return rules_at(nearest, perstackignore=_read_rules(handle, b".perstackignore"))
 
 
-def _excluded(repository: int) -> bytes | None:
+def _read_info_exclude(repository: int) -> bytes | None:
     try:
         git = os.open(b".git", REAL_FOLDER, dir_fd=repository)
     except OSError:
@@ -505,12 +509,12 @@ def _excluded(repository: int) -> bytes | None:
     finally:
         os.close(git)
     try:
-        return _rules_of(info, b"exclude")
+        return _read_rules(info, b"exclude")
     finally:
         os.close(info)
 
 
-def _exists(name: bytes, folder: int) -> bool:
+def _name_exists(name: bytes, folder: int) -> bool:
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:

@@ -44,8 +44,8 @@ Describe = Callable[[Storage, Collection[Owner] | None], Awaitable[list[str]]]
 """Returns the page that a person sees before agreeing: the work that waits in a state, or for these owners in it."""
 
 
-def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named: str | None = None) -> Storage:
-    """Return the storage, wrapped unless it is on a server. `named`: its address, if given."""
+def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, address: str | None = None) -> Storage:
+    """Return the storage, wrapped unless it is on a server. `address`: its address, if given."""
     state = storage.local_state
     if state is None or isinstance(storage, GuardedStorage):
         return storage
@@ -56,14 +56,14 @@ def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named
         is_open = mark.validate()
     if is_agreed and not is_open and not mark.is_absent():
         return storage
-    return GuardedStorage(storage, StateGate(storage, mark, describe, named, is_agreed=is_agreed, is_open=is_open))
+    return GuardedStorage(storage, StateGate(storage, mark, describe, address, is_agreed=is_agreed, is_open=is_open))
 
 
 def open_own_state(
     plugins: Plugins,
     project: Project,
     place: ProjectPlace,
-    named: str | None,
+    address: str | None,
     env: Mapping[str, str],
     describe: Describe,
     agreement: Agreement | None = None,
@@ -72,8 +72,8 @@ def open_own_state(
 
     `agreement` None: the agreements that `perstack trust` has stored.
     """
-    state = open_state(plugins, project, place, named, env, agreement or Agreement(project))
-    return guard_state(state, place, describe, named)
+    state = open_state(plugins, project, place, address, env, agreement or Agreement(project))
+    return guard_state(state, place, describe, address)
 
 
 async def require_own_state(storage: Storage) -> None:

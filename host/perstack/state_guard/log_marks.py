@@ -36,16 +36,16 @@ class LogMarks:
 
     def unmarked(self, owner_id: str, first_hashes: Mapping[str, str]) -> Collection[str]:
         """Return the Runs of an owner that have no valid mark; `first_hashes`: hash of each log's first record."""
-        lines = set(self._read(owner_id).splitlines())
-        return [run for run, first in first_hashes.items() if self._line(owner_id, run, first) not in lines]
+        lines = set(self._read_marks(owner_id).splitlines())
+        return [run for run, first in first_hashes.items() if self._mark_line(owner_id, run, first) not in lines]
 
     def add(self, owner_id: str, first_hashes: Mapping[str, str]) -> None:
         """Mark logs. Raises StorageError."""
         if not first_hashes:
             return
         # a line break first: the last line may be the torn one of a power failure
-        data = b"".join(b"\n" + self._line(owner_id, run, first) for run, first in first_hashes.items()) + b"\n"
-        path = self._path(owner_id)
+        data = b"".join(b"\n" + self._mark_line(owner_id, run, first) for run, first in first_hashes.items()) + b"\n"
+        path = self._marks_path(owner_id)
         try:
             self._folder.mkdir(FOLDER_MODE, exist_ok=True)
             folder = os.open(self._folder, REAL_FOLDER)
@@ -63,13 +63,13 @@ class LogMarks:
     def forget(self, owner_id: str) -> None:
         """Remove the marks of a deleted owner. Marks that stay are harmless: no other log has that first record."""
         with suppress(OSError):
-            self._path(owner_id).unlink()
+            self._marks_path(owner_id).unlink()
 
-    def _read(self, owner_id: str) -> bytes:
+    def _read_marks(self, owner_id: str) -> bytes:
         try:
             folder = os.open(self._folder, REAL_FOLDER)
             try:
-                file = open_regular(self._path(owner_id).name, folder=folder)
+                file = open_regular(self._marks_path(owner_id).name, folder=folder)
                 try:
                     return read_rest(file, _MAX_FILE_BYTES)
                 finally:
@@ -79,11 +79,11 @@ class LogMarks:
         except OSError:
             return b""
 
-    def _line(self, owner_id: str, run_id: str, first_hash: str) -> bytes:
+    def _mark_line(self, owner_id: str, run_id: str, first_hash: str) -> bytes:
         from hmac import digest
 
         text = f"{self._space} {owner_id} {run_id} {first_hash}"
         return f"{run_id} {digest(self._key, text.encode(), sha256).hex()}".encode()
 
-    def _path(self, owner_id: str) -> Path:
+    def _marks_path(self, owner_id: str) -> Path:
         return self._folder / f"{self._space}.{owner_id}"

@@ -64,7 +64,7 @@ class StateKey:
     def read(self) -> bytes | None:
         """Return the key; None if there is none yet. Raises StorageError for an unusable key."""
         if self._from_environment:
-            return self._of_environment(self._from_environment)
+            return self._parse_key(self._from_environment)
         try:
             with _open_file(self.path) as file:
                 status = os.fstat(file)
@@ -106,7 +106,7 @@ class StateKey:
         return key
 
     @staticmethod
-    def _of_environment(text: str) -> bytes:
+    def _parse_key(text: str) -> bytes:
         if len(text.strip()) < _MIN_KEY_CHARACTERS:
             raise StorageError(f"{STATE_KEY} has fewer than {_MIN_KEY_CHARACTERS} characters: use a random secret")
         return text.strip().encode()
@@ -140,7 +140,7 @@ class StateMark:
         try:
             with _open_file(self.state.mark) as file:
                 mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
-            identity = _identity(self.state)
+            identity = _identity_of_state(self.state)
         except (OSError, ValidationError):
             self._valid = None
             return False
@@ -186,7 +186,7 @@ class StateMark:
             if state.is_file:
                 return not any(map(os.path.lexists, state.companions)) and state.path.stat().st_size == 0
             with os.scandir(state.path) as entries:
-                return {entry.name for entry in entries} <= {".gitignore", state.mark.name, self._new.name}
+                return {entry.name for entry in entries} <= {".gitignore", state.mark.name, self._new_path.name}
         except FileNotFoundError:
             return True
         except OSError:
@@ -234,17 +234,17 @@ class StateMark:
 
     def _write(self, name: str, *, logs: bool) -> None:
         mark = _Mark(id=name, mac="", logs=logs)
-        mac = _mac(self._key.read_or_create(), mark, _identity(self.state))
+        mac = _mac(self._key.read_or_create(), mark, _identity_of_state(self.state))
         mark = _Mark(id=name, mac=mac, logs=logs)
         # a fixed name, because the folder is locked: a file that a killed process left is replaced
-        self._new.unlink(missing_ok=True)
-        file = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        self._new_path.unlink(missing_ok=True)
+        file = open_regular(self._new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         try:
             os.write(file, mark.to_json())
             sync(file)
         finally:
             os.close(file)
-        self._new.replace(self.state.mark)
+        self._new_path.replace(self.state.mark)
         self._valid = mark
 
     @cached_property
@@ -252,7 +252,7 @@ class StateMark:
         return self._given_key or StateKey.of_user()
 
     @property
-    def _new(self) -> Path:
+    def _new_path(self) -> Path:
         return self.state.mark.with_name(f".{self.state.mark.name}.new")
 
 
@@ -263,7 +263,7 @@ def _mac(key: bytes, mark: _Mark, identity: str) -> str:
     return digest(key, text.encode(), sha256).hex()
 
 
-def _identity(state: LocalState) -> str:
+def _identity_of_state(state: LocalState) -> str:
     """Return what identifies a folder or file on its file system. Raises OSError.
 
     An inode number is used again after its folder was removed; the time of its creation, which no program can set,

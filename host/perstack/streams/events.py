@@ -119,7 +119,7 @@ class StreamReader:
         if not isinstance(event, StoredEvent):
             return ()
         self._last[event.run_id] = event
-        return self._from_stored(event)
+        return self._convert_stored(event)
 
     def question(self, question: OpenQuestion) -> Question:
         """Return the event of an open question."""
@@ -139,16 +139,16 @@ class StreamReader:
         """Return the last event."""
         return Finished(summary, self._last.get(summary.coordinator_run_id))
 
-    def _from_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
+    def _convert_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
         match event:
             case StartGeneration():
                 self._streamed.discard(event.run_id)
             case FinishGeneration():
-                return self._reply(event)
+                return self._convert_reply(event)
             case CallTools():
-                return tuple(self._calls(event))
+                return tuple(self._convert_calls(event))
             case FinishToolCall():
-                return (_result(event),)
+                return (_convert_result(event),)
             case CallDelegate():
                 return tuple(
                     DelegateStarted(
@@ -167,7 +167,7 @@ class StreamReader:
                 pass
         return ()
 
-    def _reply(self, event: FinishGeneration) -> Iterable[StreamEvent]:
+    def _convert_reply(self, event: FinishGeneration) -> Iterable[StreamEvent]:
         for tool_call_part in event.message.tool_calls:
             self._arguments[event.run_id, tool_call_part.tool_call_id] = tool_call_part.args
         text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
@@ -175,7 +175,7 @@ class StreamReader:
         items = tuple(item for part in event.message.provider_tools for item in _provider_tool_events(part, event))
         return items if is_shown else (*items, TextDelta(text, event.run_id, event))
 
-    def _calls(self, event: CallTools) -> Iterator[ToolCall]:
+    def _convert_calls(self, event: CallTools) -> Iterator[ToolCall]:
         for decided in event.calls:
             arguments = self._arguments.pop((event.run_id, decided.id), {})
             if decided.kind in _SHOWN_KINDS:
@@ -190,7 +190,7 @@ def _provider_tool_events(part: ProviderToolPart, event: FinishGeneration) -> It
         yield ToolResult(part.id, part.tool_name, part.result, event.run_id, part.is_error, contents, event)
 
 
-def _result(event: FinishToolCall) -> ToolResult:
+def _convert_result(event: FinishToolCall) -> ToolResult:
     text = text_of(event.contents)
     return ToolResult(
         event.tool_call_id, event.tool_name, text, event.run_id, event.is_error, tuple(event.contents), event

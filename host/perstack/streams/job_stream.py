@@ -247,7 +247,7 @@ class Streams:
         self._streams.add(stream)
         return stream
 
-    def asking(self, question_id: str) -> JobStream | None:
+    def find_asking(self, question_id: str) -> JobStream | None:
         """Return the stream that waits for the answer to this question; None without one."""
         return next((stream for stream in self._streams if stream.is_asking(question_id)), None)
 

@@ -25,7 +25,7 @@ _MAX_ERROR_CHARS = 500
 _TIMED_REASONS = ("scheduled_wait", "rate_limit")
 
 
-def _storable(value: JsonValue) -> JsonValue:
+def _check_storable(value: JsonValue) -> JsonValue:
     """Return the value. Raises ValueError if a log could not hold it: unreadable as JSON, or too large."""
     wrapped: JsonValue = value
     for _ in range(_WRAPPER_LEVELS):
@@ -43,24 +43,24 @@ def _storable(value: JsonValue) -> JsonValue:
     return value
 
 
-def _text(value: str) -> str:
-    _storable(value)
+def _check_text(value: str) -> str:
+    _check_storable(value)
     return value
 
 
-def _object(value: JsonObject) -> JsonObject:
-    _storable(value)
+def _check_object(value: JsonObject) -> JsonObject:
+    _check_storable(value)
     return value
 
 
-def _known_keys(value: object) -> object:
+def _check_known_keys(value: object) -> object:
     """Return the value. Raises ValueError for a key that a config does not have; pydantic would ignore it silently."""
     fields = TaskConfig.model_fields
     keys = {*fields, *(field.alias for field in fields.values())}
-    unknown = [key for key in _keys_of(value) if key not in keys]
-    if unknown:
+    unknown_keys = [key for key in _keys_of(value) if key not in keys]
+    if unknown_keys:
         names = ", ".join(str(field.alias) for field in fields.values())
-        raise ValueError(f"has no {', '.join(map(repr, unknown))}; there are: {names}")
+        raise ValueError(f"has no {', '.join(map(repr, unknown_keys))}; there are: {names}")
     return value
 
 
@@ -68,21 +68,21 @@ def _keys_of(value: object) -> Iterable[object]:
     return cast("dict[object, object]", value) if isinstance(value, dict) else ()
 
 
-def _one_or_more(value: object) -> object:
+def _as_sequence(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-Text = Annotated[str, AfterValidator(_text)]
-Json = Annotated[JsonValue, AfterValidator(_storable)]
-State = Annotated[JsonObject, AfterValidator(_object)]
-Config = Annotated[TaskConfig, BeforeValidator(_known_keys)]
+Text = Annotated[str, AfterValidator(_check_text)]
+Json = Annotated[JsonValue, AfterValidator(_check_storable)]
+State = Annotated[JsonObject, AfterValidator(_check_object)]
+Config = Annotated[TaskConfig, BeforeValidator(_check_known_keys)]
 Count = Annotated[int, Field(ge=0)]
 Moment = Annotated[int, Field(ge=0, le=MAX_TIME_MS)]
 PageSize = Annotated[int, Field(ge=1)]
-TaskIds = Annotated[Sequence[str], BeforeValidator(_one_or_more)]
+TaskIds = Annotated[Sequence[str], BeforeValidator(_as_sequence)]
 
 
-def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
+def read_start(*, start: bool | None, status: FirstStatus | None) -> bool | None:
     """Return whether a new task starts at once; None if neither argument says. Raises UsageError if they contradict."""
     if status is None or start is None:
         return start if status is None else status == "running"
@@ -91,15 +91,15 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
     return start
 
 
-def reason_of(text: str | None) -> tuple[PauseReason, str | None]:
+def parse_reason(text: str | None) -> tuple[PauseReason, str | None]:
     """Return pause reason and message; another text is a question for a person. Raises UsageError."""
-    plain = _comparable(text or "")
-    if text is None or not plain:
+    normalized = _normalize(text or "")
+    if text is None or not normalized:
         raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")
-    reasons: dict[str, PauseReason] = {_comparable(reason): reason for reason in get_args(PauseReason)}
-    if plain in reasons:
-        return reasons[plain], None
-    similar = nearest(plain, reasons, 0.8) if not text.strip().count(" ") else None
+    reasons: dict[str, PauseReason] = {_normalize(reason): reason for reason in get_args(PauseReason)}
+    if normalized in reasons:
+        return reasons[normalized], None
+    similar = nearest(normalized, reasons, 0.8) if not text.strip().count(" ") else None
     if similar is not None:
         raise UsageError(
             f"pause: there is no reason {text!r}; did you mean {reasons[similar]!r}? Any other text is a"
@@ -123,12 +123,12 @@ def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: Waiting
         )
 
 
-def message_of(text: str | None, message: str | None) -> str | None:
+def join_message(text: str | None, message: str | None) -> str | None:
     """Return the message of a pause, joining free text in `reason` and `message`."""
     return f"{text}: {message}" if text and message and text != message else text or message
 
 
-def error_of(error: str | JsonObject) -> tuple[str, JsonObject | None]:
+def split_error(error: str | JsonObject) -> tuple[str, JsonObject | None]:
     """Return an error's text, and its object if it is one: the text is its `message`, or its JSON, shortened."""
     if isinstance(error, str):
         return error, None
@@ -139,6 +139,6 @@ def error_of(error: str | JsonObject) -> tuple[str, JsonObject | None]:
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…", error
 
 
-def _comparable(text: str) -> str:
+def _normalize(text: str) -> str:
     """Return the letters and digits of a text, case-folded, so that spellings of one name are equal."""
     return "".join(char for char in text.casefold() if char.isalnum())

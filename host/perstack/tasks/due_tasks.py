@@ -16,7 +16,7 @@ from perstack.core.jobs.due import DUE, NeedJob, job_state, stop_reason
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.tasks import events as task_events
-from perstack.tasks.evolve import runs_after
+from perstack.tasks.evolve import is_running_after
 from perstack.tasks.operations import failure
 from perstack.tasks.state import TaskState, due_at
 
@@ -67,7 +67,7 @@ class AppendTaskEvents:
 
     def needs_job(self, task: TaskState, context: TaskContext) -> bool:
         """Return whether one of the Expert's Jobs works on the task after the events."""
-        return context.is_expert and runs_after(task, self.events)
+        return context.is_expert and is_running_after(task, self.events)
 
 
 Step = AskCommand | NeedJob | ContinueTask | AppendTaskEvents

@@ -47,7 +47,7 @@ def evolve_task(task: TaskState | None, event: task_events.StoredTaskEvent) -> T
     return task.model_copy(update=changes)
 
 
-def runs_after(task: TaskState | None, events: Sequence[task_events.StoredTaskEvent]) -> bool:
+def is_running_after(task: TaskState | None, events: Sequence[task_events.StoredTaskEvent]) -> bool:
     """Return whether the task runs after these events. Raises IllegalEvent if one cannot follow."""
     for event in events:
         task = evolve_task(task, event)

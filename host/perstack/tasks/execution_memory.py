@@ -49,8 +49,8 @@ from perstack.tasks.operations import (
     ResumeCommand,
     TaskCommand,
 )
-from perstack.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
-from perstack.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
+from perstack.tasks.state import TaskCheckpoint, TaskState, already_exists_error, check_task_id
+from perstack.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_not_needed
 from perstack.tasks.task_decisions import TaskSubject
 from perstack.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, with_blockers
 
@@ -131,7 +131,7 @@ class StoredTasks(TaskMemory):
             case ChangeCommand():
                 return await self._change(command, self._decision_input())
             case DeleteCommand():
-                check_unneeded(command.task_id, await self.log.rows())
+                check_not_needed(command.task_id, await self.log.rows())
                 await self.log.delete(command.task_id, command.expected_version)
                 return None
             case _:
@@ -148,7 +148,7 @@ class StoredTasks(TaskMemory):
         try:
             return await with_blockers(self.log, await self.log.create(events))
         except Conflict as conflict:
-            raise exists_already(await self.get(command.task_id)) from conflict
+            raise already_exists_error(await self.get(command.task_id)) from conflict
 
     async def _change(self, command: ChangeCommand, context: DecisionInput) -> TaskState:
         command.check(context)
@@ -199,13 +199,13 @@ class StoredTasks(TaskMemory):
         matching = ((_changed_at(row), task_id) for task_id, row in rows.items() if is_match(row))
         page = newest_first(matching, query.limit, query.after)
         listing = BlockerSearch(self.log, rows)
-        tasks = [await listing.with_blockers(await self.log.of_row(rows[task_id])) for task_id in page.ids]
+        tasks = [await listing.with_blockers(await self.log.summary_of_row(rows[task_id])) for task_id in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged_tasks(self) -> tuple[TaskSummary, ...]:
         """Return the tasks that are not archived and whose logs cannot be read, as far as listing has noticed."""
         rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
-        return tuple([await self.log.of_row(row) for row in rows])
+        return tuple([await self.log.summary_of_row(row) for row in rows])
 
     @checked
     async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
@@ -259,7 +259,7 @@ class StoredTasks(TaskMemory):
             try:
                 if task_summary.damaged:
                     raise NotAllowed(f"task {task_summary.task_id} is damaged: repair it, or delete it by its name")
-                check_unneeded(task_summary.task_id, remaining_rows)
+                check_not_needed(task_summary.task_id, remaining_rows)
                 await self.log.delete(task_summary.task_id, task_summary.version)
             except (Conflict, NotAllowed, NotFound) as error:
                 yield task_summary.task_id, str(error)

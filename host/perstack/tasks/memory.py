@@ -43,7 +43,11 @@ def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object
     Names may be in snake_case or camelCase. Raises UsageError.
     """
     if command not in _READERS:
-        _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
+        _READERS[command] = (
+            _reader_of(command),
+            _operation_name(command),
+            tuple(inspect.signature(command).parameters),
+        )
     return read_call(*_READERS[command], args, snake_cased(kwargs))
 
 
@@ -60,7 +64,7 @@ def _reader_of(command: type[TaskCommand[_R]]) -> TypeAdapter[TaskCommand[_R]]:
     return TypeAdapter(cast("type[TaskCommand[_R]]", build))
 
 
-def _name(command: type[TaskCommand[_R]]) -> str:
+def _operation_name(command: type[TaskCommand[_R]]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__.removesuffix("Command")).lower()
 
 
@@ -78,7 +82,7 @@ def _method_for(
     parameters = [parameter.replace(annotation=plain[parameter.name]) for parameter in signature.parameters.values()]
     self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     vars(operation)["__signature__"] = inspect.Signature([self, *parameters])
-    operation.__name__ = operation.__qualname__ = _name(command_type)
+    operation.__name__ = operation.__qualname__ = _operation_name(command_type)
     operation.__doc__ = command_type.__doc__
     return operation
 

@@ -17,7 +17,7 @@ from perstack.oversight.needed_decisions import FREE, Decides, Mark, mark_in
 from perstack.tasks import operations
 from perstack.tasks.state import TaskCheckpoint, TaskState
 from perstack.tasks.summaries import TaskPage
-from perstack.tasks.task_decisions import answers_task, ends_wait, removes_task, revives_task
+from perstack.tasks.task_decisions import answer_decision, delete_decision, early_resume_decision, retry_decision
 
 
 def _identity(command: operations.TaskCommand[Record], result: Record) -> Record:
@@ -57,8 +57,8 @@ class Operation:
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
     decides: Mark  # mark if the call itself is a decision for a person, whatever its arguments are
-    gives: type[Record] = TaskState  # model of the result as doors show it
-    shown: Callable[[Any, Any], Record] = _identity  # convert the command and its result to that model
+    result_type: type[Record] = TaskState  # model of the result as doors show it
+    to_result: Callable[[Any, Any], Record] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
 
     @property
@@ -67,12 +67,12 @@ class Operation:
         return " ".join((self.command.__doc__ or "").partition("\n\n")[0].split())
 
     @property
-    def reads(self) -> bool:
+    def is_read_only(self) -> bool:
         """True if the operation changes nothing."""
         return self.method == "GET"
 
     @property
-    def makes(self) -> bool:
+    def is_creation(self) -> bool:
         """True if the operation creates something."""
         return self.method == "POST" and not self.path
 
@@ -107,8 +107,10 @@ def _argument(command_field: DataclassField[Any], hint: object, caller: operatio
     if any(isinstance(mark, operations.OnlyFor) and caller not in mark.callers for mark in annotations):
         return None
     kind = next((mark.type for mark in annotations if isinstance(mark, operations.DoorType)), kind)
-    plain = tuple(mark for mark in annotations if not isinstance(mark, operations.OnlyFor | operations.DoorType))
-    argument_type: object = Annotated[(kind, *plain)] if plain else kind
+    own_annotations = tuple(
+        mark for mark in annotations if not isinstance(mark, operations.OnlyFor | operations.DoorType)
+    )
+    argument_type: object = Annotated[(kind, *own_annotations)] if own_annotations else kind
     return Argument(
         command_field.name, argument_type, ... if command_field.default is MISSING else command_field.default
     )
@@ -140,13 +142,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST",
         f"{_TASK_PATH}/answer",
         "answerTask",
-        Decides(answers_task),
+        Decides(answer_decision),
         callers=operations.PROGRAMS,
     ),
-    Operation("resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask", Decides(ends_wait)),
+    Operation(
+        "resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask", Decides(early_resume_decision)
+    ),
     Operation("complete", operations.CompleteCommand, "POST", f"{_TASK_PATH}/complete", "completeTask", FREE),
     Operation("fail", operations.FailCommand, "POST", f"{_TASK_PATH}/fail", "failTask", FREE),
-    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask", Decides(revives_task)),
+    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask", Decides(retry_decision)),
     Operation("cancel", operations.CancelCommand, "POST", f"{_TASK_PATH}/cancel", "cancelTask", FREE),
     Operation("archive", operations.ArchiveCommand, "POST", f"{_TASK_PATH}/archive", "archiveTask", FREE),
     Operation(
@@ -155,7 +159,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "DELETE",
         _TASK_PATH,
         "deleteTask",
-        Decides(removes_task),
+        Decides(delete_decision),
         Deleted,
         Deleted.of,
     ),

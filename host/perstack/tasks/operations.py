@@ -38,23 +38,23 @@ from perstack.tasks.arguments import (
     TaskIds,
     Text,
     check_pause,
-    error_of,
-    message_of,
-    reason_of,
-    starts,
+    join_message,
+    parse_reason,
+    read_start,
+    split_error,
 )
 from perstack.tasks.state import (
     ALLOWED,
     TaskCheckpoint,
     TaskState,
     TaskStatus,
-    asked_of,
+    accepted_answers,
     check_allowed,
     outcome_of_failure,
-    waits_for_tasks_alone,
+    waits_only_for_tasks,
 )
 from perstack.tasks.summaries import TaskPage
-from perstack.tasks.task_decisions import answers_task, resumes_with
+from perstack.tasks.task_decisions import answer_decision, resume_value_decision
 
 R = TypeVar("R", covariant=True)
 
@@ -168,11 +168,11 @@ class CreateCommand(OnTask[TaskState]):
 
     def check(self) -> None:
         """Raise UsageError if `start` and `status` contradict."""
-        starts(start=self.start, status=self.status)
+        read_start(start=self.start, status=self.status)
 
     def decide(self, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the first events of the task. Raises UsageError."""
-        task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
+        task_id, is_started = self.task_id, read_start(start=self.start, status=self.status)
         created = task_events.CreateTask(
             task_id=task_id,
             timestamp=context.now,
@@ -332,7 +332,7 @@ class PauseCommand(ChangeCommand):
             task_id=task.task_id,
             timestamp=context.now,
             reason=reason,
-            message=message_of(text, self.message),
+            message=join_message(text, self.message),
             resume_at=self.resume_at,
             waiting_for=(self.outside or task_events.WaitingFor()) if self.needs_token(context) else None,
             depends_on=context.depends_on,
@@ -346,7 +346,7 @@ class PauseCommand(ChangeCommand):
         return [checkpoint_task, paused]
 
     def _reason(self, context: DecisionInput) -> tuple[PauseReason, str | None]:
-        return reason_of(self.reason if self.reason is not None or not context.depends_on else _REASON_FOR_TASKS)
+        return parse_reason(self.reason if self.reason is not None or not context.depends_on else _REASON_FOR_TASKS)
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class AnswerCommand(ChangeCommand):
     """
 
     value: Annotated[
-        Json, Decides(answers_task), Field(description="What has come: an approval, an input, an event's data.")
+        Json, Decides(answer_decision), Field(description="What has come: an approval, an input, an event's data.")
     ] = None
     _: KW_ONLY
     event_id: Annotated[Text | None, OnlyFor(frozenset())] = None
@@ -371,7 +371,7 @@ class AnswerCommand(ChangeCommand):
         if task.status == "paused" and task.answered:
             raise Conflict(f"task {task.task_id} has been answered already")
         check_allowed(task, "answer")
-        if waits_for_tasks_alone(task):
+        if waits_only_for_tasks(task):
             raise UsageError(
                 f"task {task.task_id} needs no answer, but waits for {', '.join(task.depends_on)}: resume it to"
                 " continue without that"
@@ -396,7 +396,7 @@ class ResumeCommand(ChangeCommand):
     value: Annotated[
         Json,
         NOT_FOR_EXPERTS,
-        Decides(resumes_with),
+        Decides(resume_value_decision),
         Field(description="What it waited for, in place of an answer."),
     ] = None
 
@@ -445,7 +445,7 @@ class FailCommand(ChangeCommand):
 
     @override
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
-        message, details = error_of(self.error)
+        message, details = split_error(self.error)
         return [failure(task, message, context.now, details)]
 
 
@@ -511,5 +511,5 @@ _NO_ANSWER = _AnswerFields(input=None, input_text="", by=None)
 
 
 def _read_input(task: TaskState, value: JsonValue, context: DecisionInput) -> _AnswerFields:
-    reading = read_answer(asked_of(task), value)
+    reading = read_answer(accepted_answers(task), value)
     return _AnswerFields(input=reading.value, input_text=reading.words, by=context.by)

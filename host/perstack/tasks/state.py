@@ -130,7 +130,7 @@ def outcome_of_failure(task: TaskState) -> OnFailure:
     return "fail" if configured == "retry" and task.retry_count >= task.config.max_retries else configured
 
 
-def asked_of(task: TaskState) -> AcceptedAnswers:
+def accepted_answers(task: TaskState) -> AcceptedAnswers:
     """Return the form that the answer to a paused task must have."""
     return APPROVAL if task.pause_reason == "human_approval" else ANYTHING
 
@@ -138,22 +138,22 @@ def asked_of(task: TaskState) -> AcceptedAnswers:
 def due_at(task: TaskState) -> int | None:
     """Return when a task needs attention without its agent, in milliseconds since 1970; None if never."""
     if task.status == "paused":
-        return None if task.blocked_by else _wait_ends(task)
+        return None if task.blocked_by else _wait_end(task)
     if task.status == "running" and task.config.timeout is not None:
         return task.updated_at + task.config.timeout
     return None
 
 
-def _wait_ends(task: TaskState) -> int | None:
+def _wait_end(task: TaskState) -> int | None:
     """Return the end of a pause, without regard to dependencies; None if unknown."""
     if task.answered:
         return task.updated_at
     if task.pause_reason in ("scheduled_wait", "rate_limit") and task.resume_at is not None:
         return task.resume_at
-    return task.paused_at if waits_for_tasks_alone(task) else None
+    return task.paused_at if waits_only_for_tasks(task) else None
 
 
-def waits_for_tasks_alone(task: TaskState) -> bool:
+def waits_only_for_tasks(task: TaskState) -> bool:
     """Return whether a paused task waits only for other tasks."""
     if not task.depends_on or task.waiting_for is not None or task.resume_at is not None:
         return False
@@ -219,14 +219,14 @@ def place_of(task: TaskState) -> Place:
     return task.status if task.archived_at is None else "archived"
 
 
-def allowed(task: TaskState) -> tuple[Operation, ...]:
+def allowed_operations(task: TaskState) -> tuple[Operation, ...]:
     """Return the operations that are allowed now."""
     return _operations_at(place_of(task))
 
 
 def check_allowed(task: TaskState, operation: Operation) -> None:
     """Raise NotAllowed, naming the allowed operations, unless this one is allowed."""
-    operations = allowed(task)
+    operations = allowed_operations(task)
     if operation not in operations:
         final = " and final" if task.status == "completed" else ""
         raise NotAllowed(
@@ -236,9 +236,9 @@ def check_allowed(task: TaskState, operation: Operation) -> None:
         )
 
 
-def exists_already(task: TaskState) -> NotAllowed:
+def already_exists_error(task: TaskState) -> NotAllowed:
     """Return the error for creating a task that exists, saying how to continue it."""
-    steps = (Resume(task.task_id, "task"),) if "resume" in allowed(task) else ()
+    steps = (Resume(task.task_id, "task"),) if "resume" in allowed_operations(task) else ()
     message = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
     return NotAllowed(message, ALLOWED[task.status], next_steps=steps)
 

@@ -32,7 +32,7 @@ def is_completed(row: Row | None) -> bool:
     return row is not None and row.get("status") == "completed"
 
 
-def possibly_due(rows: Sequence[Row], now: int) -> list[Row]:
+def find_possibly_due(rows: Sequence[Row], now: int) -> list[Row]:
     """Return the tasks that may be due at `now`, without those that wait for another task."""
     rows_by_id: Mapping[str, Row] = by_id(rows)
     blocked_rows = {
@@ -46,21 +46,21 @@ def _may_be_due(row: Row, now: int) -> bool:
         return False
     due = row.get("dueAt")
     is_due = isinstance(due, int) and due <= now
-    works = row.get("status") == "running" and row.get("jobId") is not None
-    return bool(row.get("damaged")) or is_due or bool(row.get("polls")) or works
+    has_job = row.get("status") == "running" and row.get("jobId") is not None
+    return bool(row.get("damaged")) or is_due or bool(row.get("polls")) or has_job
 
 
-def check_unneeded(task_id: str, rows: Collection[Row]) -> None:
+def check_not_needed(task_id: str, rows: Collection[Row]) -> None:
     """Raise NotAllowed if one of these tasks waits for this one."""
     waiting = sorted(str(row["taskId"]) for row in rows if task_id in depends_on(row))
     if waiting:
         raise NotAllowed(
-            f"task {task_id} cannot be deleted, since {in_short(waiting)} waits for it: resume or delete {waiting[0]}"
-            " first"
+            f"task {task_id} cannot be deleted, since {list_briefly(waiting)} waits for it: "
+            f"resume or delete {waiting[0]} first"
         )
 
 
-def in_short(ids: Sequence[str]) -> str:
+def list_briefly(ids: Sequence[str]) -> str:
     """Return `task a` or `tasks a, b, c, …`."""
     return f"{'task' if len(ids) == 1 else 'tasks'} {', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
 
@@ -116,7 +116,7 @@ class _Blocked(TypedDict):
     due_at: None
 
 
-def blocked(task_summary: TaskSummary, dependencies: tuple[Dependency, ...]) -> TaskSummary:
+def with_dependencies(task_summary: TaskSummary, dependencies: tuple[Dependency, ...]) -> TaskSummary:
     """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
     return (
         task_summary.model_copy(update=_Blocked(blocked_by=dependencies, due_at=None)) if dependencies else task_summary

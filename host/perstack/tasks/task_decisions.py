@@ -17,7 +17,7 @@ from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
 from perstack.oversight.needed_decisions import NeededDecision
 from perstack.tasks import events as task_events
-from perstack.tasks.state import TaskState, allowed, due_at, in_words
+from perstack.tasks.state import TaskState, allowed_operations, due_at, in_words
 
 _FOR_A_PERSON: frozenset[PauseReason] = frozenset(("human_approval", "human_input"))
 
@@ -44,26 +44,26 @@ class _WithValue(Protocol):
     def value(self) -> JsonValue: ...
 
 
-def answers_task(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
+def answer_decision(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
     """Return the decision to answer a task; None if it takes no answer. External events use their token instead."""
-    return _answer(subject, arguments.value) if "answer" in allowed(subject.task) else None
+    return _build_answer_decision(subject, arguments.value) if "answer" in allowed_operations(subject.task) else None
 
 
-def resumes_with(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
+def resume_value_decision(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
     """Return the decision to continue a task with a value in place of an answer."""
-    return None if arguments.value is None else _answer(subject, arguments.value)
+    return None if arguments.value is None else _build_answer_decision(subject, arguments.value)
 
 
-def _answer(subject: TaskSubject, value: JsonValue) -> NeededDecision:
-    shown = json.dumps(value, ensure_ascii=False)
-    typed = value if isinstance(value, str) else shown
+def _build_answer_decision(subject: TaskSubject, value: JsonValue) -> NeededDecision:
+    quoted_value = json.dumps(value, ensure_ascii=False)
+    typed_value = value if isinstance(value, str) else quoted_value
     return NeededDecision(
-        f"Answer {subject.description} with {shown}",
-        Decide("answer_task", subject.task.task_id, typed),
+        f"Answer {subject.description} with {quoted_value}",
+        Decide("answer_task", subject.task.task_id, typed_value),
     )
 
 
-def ends_wait(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+def early_resume_decision(subject: TaskSubject, arguments: object) -> NeededDecision | None:
     """Return the decision to continue a task before what it waits for has come, or more often than it may."""
     task = subject.task
     if task.status == "paused":
@@ -89,27 +89,27 @@ def _reason_after_failure(task: TaskState, events: Sequence[task_events.StoredTa
 
 def open_question(events: Sequence[task_events.StoredTaskEvent]) -> str | None:
     """Return the question that no person has answered, even if the task has failed since; None without one."""
-    asked: str | None = None
+    question: str | None = None
     for event in events:
         match event:
             case task_events.PauseTask():
-                asked = (event.message or event.reason) if event.reason in _FOR_A_PERSON else None
+                question = (event.message or event.reason) if event.reason in _FOR_A_PERSON else None
             case task_events.FailTask(outcome="pause"):
-                asked = event.error
+                question = event.error
             case task_events.AnswerTask() | task_events.ResumeTask():
-                asked = None
+                question = None
             case _:
                 pass
-    return asked
+    return question
 
 
-def revives_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+def retry_decision(subject: TaskSubject, arguments: object) -> NeededDecision | None:
     """Return the decision to retry a task that failed while a person was asked."""
     question = open_question(subject.events) if subject.task.status == "failed" else None
-    return None if question is None else ends_wait(subject, arguments)
+    return None if question is None else early_resume_decision(subject, arguments)
 
 
-def removes_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+def delete_decision(subject: TaskSubject, arguments: object) -> NeededDecision | None:
     return NeededDecision(
         f"Delete {subject.description} for good, with its {len(subject.events):,} events",
         Decide("delete_task", subject.task.task_id),

@@ -19,18 +19,18 @@ from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.events import StoredTaskEvent, parse_task_event
-from perstack.tasks.evolve import TaskChanges, evolve_task, runs_after
+from perstack.tasks.evolve import TaskChanges, evolve_task, is_running_after
 from perstack.tasks.state import MAX_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
 from perstack.tasks.summaries import (
     Row,
     TaskSummary,
-    blocked,
     by_id,
     damaged_task,
     depends_on,
-    in_short,
     is_completed,
+    list_briefly,
     summary_of,
+    with_dependencies,
 )
 
 _MAX_ATTEMPTS = 50  # attempts to append a change; after a conflict it is decided again on the new state
@@ -119,12 +119,12 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def rows(self) -> list[Row]:
         """Return the summaries of all tasks, unordered. A task that cannot be read is a row with its error."""
         entries = await self._space.entries()
-        rows = _parsed(entries.values())
+        rows = _parse_entries(entries.values())
         if len(rows) < len(entries):
             rows += await self._rows_from_logs(entries.keys() - {str(row.get("taskId")) for row in rows})
         return rows
 
-    async def of_row(self, row: Row) -> TaskSummary:
+    async def summary_of_row(self, row: Row) -> TaskSummary:
         """Return the summary in a row; from the log if the row is invalid. Raises NotFound."""
         try:
             return TaskSummary.model_validate(row)
@@ -148,7 +148,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
 def _is_running_after(loaded: LoadedState[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
     """Return whether the task runs after these events; True if they cannot follow, which the append then reports."""
     try:
-        return runs_after(None if loaded is None else loaded.state, events)
+        return is_running_after(None if loaded is None else loaded.state, events)
     except (ValueError, LookupError, UsageError):
         return True
 
@@ -162,7 +162,7 @@ def _changed_concurrently(task_id: str, expected: int) -> str:
     return f"task {task_id} was written to by another process, so it is not of version {expected} any more"
 
 
-def _parsed(entries: Iterable[bytes]) -> list[Row]:
+def _parse_entries(entries: Iterable[bytes]) -> list[Row]:
     """Return the valid summaries. All are parsed at once, which is many times faster; singly if one is damaged."""
     non_empty = [entry for entry in entries if entry]
     try:
@@ -221,11 +221,11 @@ class BlockerSearch:
     async def with_blockers(self, task_summary: TaskSummary) -> TaskSummary:
         unfinished = [task_id for task_id in task_summary.depends_on if not is_completed(self._rows.get(task_id))]
         dependencies = [await _read_dependency(self._log, task_id) for task_id in unfinished]
-        return blocked(
-            task_summary, tuple(self._with_circle(task_summary.task_id, d) for d in dependencies if d is not None)
+        return with_dependencies(
+            task_summary, tuple(self._with_cycle(task_summary.task_id, d) for d in dependencies if d is not None)
         )
 
-    def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
+    def _with_cycle(self, task_id: str, dependency: Dependency) -> Dependency:
         if not {task_id, dependency.task_id} <= self._tasks_on_cycles:
             return dependency
         cycle = find_cycle(task_id, (dependency.task_id,), self._dependencies)
@@ -280,15 +280,16 @@ async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]
             " some of them, and this one for that"
         )
     rows = by_id(await log.rows())
-    unknown = [dependency for dependency in dependencies if dependency not in rows and dependency != task_id]
-    if unknown:
+    unknown_ids = [dependency for dependency in dependencies if dependency not in rows and dependency != task_id]
+    if unknown_ids:
         raise UsageError(
-            f"task {task_id} cannot wait for {in_short(unknown)}: it does not exist in {log.location}; create it first"
+            f"task {task_id} cannot wait for {list_briefly(unknown_ids)}: it does not exist in {log.location}; "
+            "create it first"
         )
     cycle = find_cycle(task_id, dependencies, {other_id: depends_on(row) for other_id, row in rows.items()})
     if cycle is not None:
         raise UsageError(
-            f"task {task_id} cannot wait for {in_short(dependencies)}: that would be a cycle, {' -> '.join(cycle)};"
+            f"task {task_id} cannot wait for {list_briefly(dependencies)}: that would be a cycle, {' -> '.join(cycle)};"
             f" leave one of these out"
         )
     return dependencies

@@ -22,7 +22,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task_summary in page.tasks:
             if task_summary.pause_reason in _ASKING and not task_summary.answered:
-                items.append(_of_task(task_summary))
+                items.append(_item_of_task(task_summary))
             elif any(blocker.is_stuck for blocker in task_summary.blocked_by):
                 items.append(_stuck_item(task_summary))
     return tuple(sorted(items, key=age_key))
@@ -31,12 +31,20 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
 async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:
     """Return tasks that cannot be read; a question may be open in them."""
     return tuple(
-        InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)
-        for t in await memory.damaged_tasks()
+        InboxItem(
+            task_summary.task_id,
+            task_summary.agent_id,
+            task_summary.error or "",
+            task_summary.updated_at,
+            False,
+            task_id=task_summary.task_id,
+            damaged=True,
+        )
+        for task_summary in await memory.damaged_tasks()
     )
 
 
-def _of_task(task_summary: TaskSummary) -> InboxItem:
+def _item_of_task(task_summary: TaskSummary) -> InboxItem:
     text = task_summary.pause_message or task_summary.name
     is_approval = task_summary.pause_reason == "human_approval"
     return InboxItem(

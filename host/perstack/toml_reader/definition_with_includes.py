@@ -26,7 +26,7 @@ from perstack.ports.parts import Part, Parts
 from perstack.toml_reader.experts import (
     Draft,
     check_models,
-    check_named,
+    check_named_models,
     commands_of,
     read_expert,
     resolve_compaction,
@@ -93,7 +93,7 @@ class DefinitionFile:
             resolve_compaction(draft.expert, draft.at, draft.report, self.drafts)
             check_models(draft.expert.model, draft.at, self.project.models, draft.report)
         if self.report is not None:
-            check_named(self.project.models, self.report)
+            check_named_models(self.project.models, self.report)
             check_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
             if self.project.schedules:
@@ -105,7 +105,7 @@ class DefinitionFile:
         """Return the project with all Experts, or with the runnable ones if not `strict`. Raises DefinitionError."""
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
-        of_new_jobs = [problem for problem in errors if problem.only_new_jobs]
+        errors_for_new_jobs = [problem for problem in errors if problem.only_new_jobs]
         if not strict:
             errors = [problem for problem in errors if not problem.only_new_jobs]
         broken = _experts_with_errors(self.drafts, errors)
@@ -114,7 +114,7 @@ class DefinitionFile:
             raise DefinitionError(problems)
         update: dict[str, object] = {"experts": experts, "path": str(self.path.absolute()), "broken": broken}
         update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
-        update["unguarded"] = _experts_with_errors(self.drafts, of_new_jobs)
+        update["unguarded"] = _experts_with_errors(self.drafts, errors_for_new_jobs)
         update["includes"] = tuple(self.includes)
         update["test_commands"] = tuple(command for draft in self.drafts.values() for command in commands_of(draft))
         warnings = tuple(problem for problem in problems if problem.severity != "error")
@@ -124,10 +124,10 @@ class DefinitionFile:
     def read(self, path: Path, chain: tuple[Path, ...]) -> Project:
         """Read a file and then its includes; return the file's own settings."""
         self.files[path.resolve()] = str(path)
-        opened = self._read_source(path)
-        if opened is None:
+        source_and_table = self._read_source(path)
+        if source_and_table is None:
             return Project()
-        source, raw = opened
+        source, raw = source_and_table
         report = Reporter(source, self.problems, self._search, self._parts)
         if chain:
             raw = _without_settings(raw, chain[0], report)
@@ -181,7 +181,7 @@ class DefinitionFile:
         self.includes_outside = True
         return True
 
-    def _is_own(self, path: Path, at: KeyPath, report: Reporter) -> bool:
+    def _check_trusted_owner(self, path: Path, at: KeyPath, report: Reporter) -> bool:
         """Report an included file that may be another user's; a file in the first file's folder is trusted like it."""
         if path.absolute().parent.resolve() == self.path.absolute().parent.resolve() == path.resolve().parent:
             return True
@@ -224,7 +224,7 @@ class DefinitionFile:
     ) -> bool:
         """Read an included file, or report why not; return False once too many are included."""
         path = Path(normpath(chain[-1].parent / name))
-        resolved = _file_at(path)
+        resolved = _existing_file(path)
         if self._leaves_folder(str(path)):
             report.error(
                 at,
@@ -235,20 +235,20 @@ class DefinitionFile:
         elif resolved == chain[-1].resolve() and is_pattern:
             return True  # `**/perstack.toml` matches the including file too, but means the others
         elif any(resolved == includer.resolve() for includer in chain):
-            way = " → ".join(map(str, (*chain, path)))
-            report.error(at, f"a file cannot include itself, not even through others: {way}")
+            include_path = " → ".join(map(str, (*chain, path)))
+            report.error(at, f"a file cannot include itself, not even through others: {include_path}")
         elif resolved not in self.files and (len(self.files) >= MAX_FILES or len(chain) >= MAX_INCLUDE_DEPTH):
             report.error(
                 at,
                 f"more than {MAX_FILES} files, or {MAX_INCLUDE_DEPTH} one inside the other, are included: include less",
             )
             return False
-        elif resolved not in self.files and self._is_own(path, at, report):
+        elif resolved not in self.files and self._check_trusted_owner(path, at, report):
             self.read(path, chain)
         return True
 
 
-def _file_at(path: Path) -> Path | None:
+def _existing_file(path: Path) -> Path | None:
     try:
         return path.resolve() if path.is_file() else None
     except OSError:
@@ -281,13 +281,13 @@ def _experts_with_errors(drafts: Mapping[str, Draft], errors: Sequence[Problem])
 
 
 def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable:
-    kept: TomlTable = {}
+    allowed_keys: TomlTable = {}
     for name, value in raw.items():
         if name in (*keys_of(Project), *IGNORED[Project]) and name not in ("experts", "include"):
             report.warn((name,), f"has no effect in an included file: say it in {root}, or in [experts.NAME]")
         else:
-            kept[name] = value
-    return kept
+            allowed_keys[name] = value
+    return allowed_keys
 
 
 def _with_absolute_paths(project: Project, folder: Path) -> Project:

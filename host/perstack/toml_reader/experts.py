@@ -25,7 +25,7 @@ from perstack.toml_reader.tables import read_table
 # Names of models: `[models]` itself, and each `models.NAME`.
 
 
-def check_named(named_models: Mapping[str, Models], report: Reporter) -> None:
+def check_named_models(named_models: Mapping[str, Models], report: Reporter) -> None:
     """Report names in `[models]` that refer to other names."""
     for name, models in named_models.items():
         for model in models if isinstance(models, tuple) else (models,):
@@ -140,8 +140,8 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
             draft.report.error(at, f"there is no Expert `{name}`{hint}")
         elif version is not None and target.expert.version != version:
             draft.report.error(at, f"`{name}` is defined with version {target.expert.version}, not {version}")
-        elif (wrong := delegation_problem(draft.expert.key, name, drafts)) is not None:
-            draft.report.error(at, wrong)
+        elif (problem := delegation_problem(draft.expert.key, name, drafts)) is not None:
+            draft.report.error(at, problem)
         elif name in valid:
             draft.report.warn(at, f"`{name}` is named twice: take one out")
         else:
@@ -160,8 +160,8 @@ def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
     for cycle in cycles(edges):
         first, *rest = cycle
         draft = drafts[first]
-        way = f"these Experts may delegate to each other without end, {' → '.join([*cycle, first])}"
-        message = way if rest else "this Expert may delegate to itself without end"
+        cycle_path = f"these Experts may delegate to each other without end, {' → '.join([*cycle, first])}"
+        message = cycle_path if rest else "this Expert may delegate to itself without end"
         at = draft.delegates[rest[0] if rest else first]
         draft.report.warn(at, f"{message}: bound it with `maxSteps`, in an Expert on the way or at the top of the file")
 

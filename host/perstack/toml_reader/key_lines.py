@@ -33,7 +33,7 @@ class KeyLines:
         self._line_by_path: dict[KeyPath, int] = {(): 1}
         # positions are in ascending order, so each line break is counted once
         line, counted_to = 1, 0
-        for path, position in _LineFinder(text).document():
+        for path, position in _LineFinder(text).read_document():
             line += text.count("\n", counted_to, position)
             counted_to = position
             for length in range(1, len(path) + 1):
@@ -55,17 +55,17 @@ class _LineFinder:
         self.at = 0
         self.arrays: dict[KeyPath, int] = {}
 
-    def document(self) -> Iterator[tuple[KeyPath, int]]:
+    def read_document(self) -> Iterator[tuple[KeyPath, int]]:
         table: KeyPath = ()
-        while not self._reached_end():
+        while not self._skip_to_end_or_key():
             start = self.at
-            if self._take("["):
-                table = self._header()
+            if self._take_mark("["):
+                table = self._read_header()
                 yield table, start
             else:
-                yield from self._pair(table)
+                yield from self._read_pair(table)
 
-    def _reached_end(self) -> bool:
+    def _skip_to_end_or_key(self) -> bool:
         self._skip(_BLANK)
         return self.at >= len(self.text)
 
@@ -76,16 +76,16 @@ class _LineFinder:
         self.at = match.end()
         return match[0]
 
-    def _take(self, mark: str) -> bool:
+    def _take_mark(self, mark: str) -> bool:
         if not self.text.startswith(mark, self.at):
             return False
         self.at += len(mark)
         return True
 
-    def _header(self) -> KeyPath:
-        is_item = self._take("[")
-        key = self._key()
-        self._take("]]" if is_item else "]")
+    def _read_header(self) -> KeyPath:
+        is_item = self._take_mark("[")
+        key = self._read_key()
+        self._take_mark("]]" if is_item else "]")
         if is_item:
             array = self._resolve_header(key[:-1]) + key[-1:]
             self.arrays[array] = self.arrays.get(array, -1) + 1
@@ -100,55 +100,55 @@ class _LineFinder:
                 path = (*path, self.arrays[path])
         return path
 
-    def _key(self) -> KeyPath:
+    def _read_key(self) -> KeyPath:
         parts: list[str] = []
         while True:
             self._skip(_SPACE)
-            parts.append(self._name())
+            parts.append(self._read_name())
             self._skip(_SPACE)
-            if not self._take("."):
+            if not self._take_mark("."):
                 return tuple(parts)
 
-    def _name(self) -> str:
+    def _read_name(self) -> str:
         if self.text[self.at] not in "\"'":
             return self._skip(_BARE_KEY)
         # tomllib resolves the escapes of a quoted key
         return next(iter(tomllib.loads(f"{self._skip(_STRING)} = 0")))
 
-    def _pair(self, table: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    def _read_pair(self, table: KeyPath) -> Iterator[tuple[KeyPath, int]]:
         start = self.at
-        path = table + self._key()
-        self._take("=")
+        path = table + self._read_key()
+        self._take_mark("=")
         yield path, start
         self._skip(_SPACE)
-        yield from self._value(path)
+        yield from self._read_value(path)
 
-    def _value(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-        if self._take("["):
-            yield from self._array(path)
-        elif self._take("{"):
-            yield from self._inline_table(path)
+    def _read_value(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+        if self._take_mark("["):
+            yield from self._read_array(path)
+        elif self._take_mark("{"):
+            yield from self._read_inline_table(path)
         elif self.text[self.at] in "\"'":
             self._skip(_STRING)
         else:
             self._skip(_SCALAR)
 
-    def _array(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    def _read_array(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
         index = 0
         self._skip(_BLANK)
-        while not self._take("]"):
+        while not self._take_mark("]"):
             item = (*path, index)
             yield item, self.at
-            yield from self._value(item)
+            yield from self._read_value(item)
             self._skip(_BLANK)
-            self._take(",")
+            self._take_mark(",")
             self._skip(_BLANK)
             index += 1
 
-    def _inline_table(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+    def _read_inline_table(self, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
         self._skip(_BLANK)
-        while not self._take("}"):
-            yield from self._pair(path)
+        while not self._take_mark("}"):
+            yield from self._read_pair(path)
             self._skip(_BLANK)
-            self._take(",")
+            self._take_mark(",")
             self._skip(_BLANK)

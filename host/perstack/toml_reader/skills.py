@@ -197,22 +197,22 @@ def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
     for skill, masked in zip(expert.skills, masked_expert.skills, strict=True):
         if masked != skill:
             texts, masked_texts = (item.model_dump(mode="json", exclude=_UNRECORDED_FIELDS) for item in (skill, masked))
-            _compare(texts, masked_texts, (*at, "skills", skill.name), report, REMEDY)
+            _warn_of_masked_texts(texts, masked_texts, (*at, "skills", skill.name), report, REMEDY)
     if expert.iterate is not None and masked_expert.iterate is not None and masked_expert.iterate != expert.iterate:
         is_program = isinstance(expert.iterate.evaluator, tuple)
         remedy = f"make it one line for the shell: {REMEDY}" if is_program else REMEDY
         texts, masked_texts = (item.model_dump(mode="json") for item in (expert.iterate, masked_expert.iterate))
-        _compare(texts, masked_texts, (*at, "iterate"), report, remedy)
+        _warn_of_masked_texts(texts, masked_texts, (*at, "iterate"), report, remedy)
 
 
-def _compare(value: JsonValue, masked: JsonValue, at: KeyPath, report: Reporter, remedy: str) -> None:
+def _warn_of_masked_texts(value: JsonValue, masked: JsonValue, at: KeyPath, report: Reporter, remedy: str) -> None:
     match value, masked:
         case dict(), dict():
             for name, item in value.items():
-                _compare(item, masked[name], (*at, name), report, remedy)
+                _warn_of_masked_texts(item, masked[name], (*at, name), report, remedy)
         case list(), list():
             for index, (item, masked_item) in enumerate(zip(value, masked, strict=True)):
-                _compare(item, masked_item, (*at, index), report, remedy)
+                _warn_of_masked_texts(item, masked_item, (*at, index), report, remedy)
         case str(), str() if value != masked:
             report.warn(at, f"holds what looks like a secret, of which logs have the digest: {remedy}")
         case _:

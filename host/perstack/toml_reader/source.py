@@ -114,13 +114,13 @@ def read_bounded(path: Path, max_bytes: int = MAX_DEFINITION_BYTES) -> bytes:
 
 def parse_toml(text: str) -> TomlTable:
     """Parse TOML. Raises NotRead, also for deep nesting or a number of thousands of digits."""
-    too_deep = NotRead(f"is nested more than {MAX_TOML_DEPTH} levels deep: make it flatter")
+    too_deep_error = NotRead(f"is nested more than {MAX_TOML_DEPTH} levels deep: make it flatter")
     if any(_has_endless_key(line) for line in text.splitlines() if line.count(".") > MAX_TOML_DEPTH):
-        raise too_deep
+        raise too_deep_error
     try:
         table = tomllib.loads(text)
     except RecursionError:
-        raise too_deep from None
+        raise too_deep_error from None
     except tomllib.TOMLDecodeError as error:
         match = re.search(_AT_LINE, str(error))
         line = int(match[1]) if match is not None else text.count("\n") + 1
@@ -129,7 +129,7 @@ def parse_toml(text: str) -> TomlTable:
     except ValueError:  # from `int`, whose message is for programmers
         raise NotRead("has a number of thousands of digits: write a shorter one") from None
     if any(level > MAX_TOML_DEPTH for level, _ in enumerate(layers(table))):
-        raise too_deep
+        raise too_deep_error
     return table
 
 

@@ -137,24 +137,24 @@ def keys_of(model: type[Record]) -> Mapping[str, WrittenKey]:
         alias = field.alias or ""
         for key in field.metadata:
             if isinstance(key, Key):
-                tables = _tables(field.annotation)
+                tables = _tables_in(field.annotation)
                 is_named = get_origin(field.annotation) in (tuple, dict)
                 is_required = key.is_required or field.is_required()
                 keys[key.name or alias] = WrittenKey(alias, key.text, is_required, tables, is_named)
     return dict(sorted(keys.items(), key=lambda item: not item[1].is_required))
 
 
-def _tables(annotation: object) -> tuple[type[Record], ...]:
+def _tables_in(annotation: object) -> tuple[type[Record], ...]:
     if isinstance(annotation, type):
         return (annotation,) if issubclass(annotation, Record) else ()
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated or origin is tuple:
-        return _tables(parts[0])
+        return _tables_in(parts[0])
     if origin is dict:
-        return _tables(parts[1])
+        return _tables_in(parts[1])
     if origin not in (Union, UnionType):
         return ()
-    groups = [_tables(part) for part in parts if part is not NoneType]
+    groups = [_tables_in(part) for part in parts if part is not NoneType]
     return tuple(table for tables in groups for table in tables) if all(groups) else ()
 
 
@@ -162,10 +162,10 @@ def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporte
     """Read the valid part of a table, and report the rest. None if `raw` is no table. `extra`: values of fields."""
     if not isinstance(raw, dict):
         keys = [name for name, key in keys_of(model).items() if key.is_required]
-        below = (
+        example_line = (
             f'{keys[0]} = "{raw}"' if isinstance(raw, str) and len(keys) == 1 and len(raw) < _MAX_SHOWN else "its keys"
         )
-        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and {below} below it")
+        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and {example_line} below it")
         return None
     values: dict[str, object] = {**extra, **_read_values(model, raw, at, report)}
     try:
@@ -176,7 +176,7 @@ def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporte
     for (field, *subpath), errors in errors_by_path.items():
         # a table's name is not a key in it
         name, meaning = key_by_field.get(str(field), ("", ""))
-        report.error((*at, name, *subpath) if name else at, _message_for(errors, meaning))
+        report.error((*at, name, *subpath) if name else at, _error_message(errors, meaning))
     return model.model_validate(_valid_values(model, values, errors_by_path), context=PART_OF_FILE)
 
 
@@ -240,21 +240,21 @@ def _valid_values(
     """Return the valid values and table entries; a required invalid text becomes empty."""
     prefixes = {path[:2] for path in wrong_paths}
     fields = {path[0] for path in prefixes}
-    valid: dict[str, object] = {}
+    valid_values: dict[str, object] = {}
     for field in model.model_fields.values():
         name = field.alias or ""
         value = values.get(name)
         if name in values and name not in fields:
-            valid[name] = value
+            valid_values[name] = value
         elif field.is_required():
-            valid[name] = ""
+            valid_values[name] = ""
         elif isinstance(value, dict) and (name,) not in prefixes and get_origin(field.annotation) is dict:
             table = cast("dict[str, object]", value)
-            valid[name] = {key: entry for key, entry in table.items() if (name, key) not in prefixes}
-    return valid
+            valid_values[name] = {key: entry for key, entry in table.items() if (name, key) not in prefixes}
+    return valid_values
 
 
-def _message_for(errors: list[ErrorDetails], meaning: str) -> str:
+def _error_message(errors: list[ErrorDetails], meaning: str) -> str:
     """Return one message for all errors of a key; `meaning` says what the key is for."""
     for error in errors:
         if error["type"] == BROKEN:
@@ -286,17 +286,17 @@ def _report_unknown(name: str, model: type[Record], at: KeyPath, report: Reporte
     if name in IGNORED.get(model, ()):
         report.warn(at, f"has no effect: {IGNORED[model][name]}")
     elif _may_be_a_guard(name, model) or (model is Expert and _is_misspelt(name, model)):
-        report.refuse(at, f"unknown key{_hint(name, model, report.parts)}")
+        report.refuse(at, f"unknown key{_unknown_key_hint(name, model, report.parts)}")
     else:
-        report.warn(at, f"unknown key{_hint(name, model, report.parts, ', ignored')}")
+        report.warn(at, f"unknown key{_unknown_key_hint(name, model, report.parts, ', ignored')}")
 
 
-def _hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") -> str:
+def _unknown_key_hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") -> str:
     """Return the words after `unknown key`: the most similar key, where the key belongs, or the known keys."""
     known_keys = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
-    plain_name = _plain(name)
+    plain_name = _normalize(name)
     hint = next(
-        (f"; did you mean `{key}`?" for key in known_keys if _plain(key) == plain_name),
+        (f"; did you mean `{key}`?" for key in known_keys if _normalize(key) == plain_name),
         suggestion(name, known_keys, 0.85),
     )
     if hint:
@@ -314,13 +314,13 @@ def _hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") 
 def _may_be_a_guard(name: str, model: type[Record]) -> bool:
     """Return whether an unknown key may be meant to restrict something."""
     guards = (*_GUARDING_KEYS, "experts") if model is Project else _GUARDING_KEYS
-    return model in _GUARDING_TABLES or nearest(_plain(name), map(_plain, guards)) is not None
+    return model in _GUARDING_TABLES or nearest(_normalize(name), map(_normalize, guards)) is not None
 
 
 def _is_misspelt(name: str, model: type[Record]) -> bool:
     """Return whether an unknown key is a known one with at most `_MAX_WRONG_LETTERS` wrong letters."""
-    return any(edit_distance(_plain(name), _plain(key)) <= _MAX_WRONG_LETTERS for key in keys_of(model))
+    return any(edit_distance(_normalize(name), _normalize(key)) <= _MAX_WRONG_LETTERS for key in keys_of(model))
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()

@@ -49,11 +49,13 @@ from perstack.trust.items import (
 from perstack.trust.user_keys import KeyStore
 
 
-def _unknown_vendor(name: str) -> bool | None:
+def _vendor_is_unknown(name: str) -> bool | None:
     return None
 
 
-def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, workspace: Path | None = None) -> Ownership:
+def ownership_of(
+    project: Project, is_vendor: IsVendor = _vendor_is_unknown, workspace: Path | None = None
+) -> Ownership:
     """Return what the project may name without an agreement, and the files that its declarations run.
 
     `workspace`: None for the project's own, or the current folder.
@@ -158,7 +160,7 @@ class Agreement:
         self,
         project: Project,
         store: TrustStore | None = None,
-        is_vendor: IsVendor = _unknown_vendor,
+        is_vendor: IsVendor = _vendor_is_unknown,
         workspace: Path | None = None,
     ) -> None:
         """Check for the folder of `project`, with the user's store by default. `workspace`: see `ownership_of`."""
@@ -194,9 +196,9 @@ class Agreement:
     def undeclared_effects(self, expert: Expert, project: Project, declared_project: Project) -> list[str]:
         """Return a phrase, without values, for each item of another project's Expert that is not declared here."""
         own = replace(self.own, contains=ownership_of(project).contains)
-        known = digests_of(items_to_trust(declared_project, self.own))
+        declared_digests = digests_of(items_to_trust(declared_project, self.own))
         items = items_to_trust(Project(experts={expert.key: expert}), own)
-        return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in known]
+        return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in declared_digests]
 
     def adopt(self, project: Project) -> Project:
         """Return the definition without the items that have no agreement; `check_definition` then names these."""
@@ -233,19 +235,19 @@ class Agreement:
             self.check(items_to_trust(self._adopted, self.own))
 
     def missing(self, items: Iterable[TrustItem]) -> list[TrustItem]:
-        waiting = [] if self._is_whole else [item for item in items if item.without_files not in self._chosen]
-        if not waiting:
+        missing_items = [] if self._is_whole else [item for item in items if item.without_files not in self._chosen]
+        if not missing_items:
             return []
         agreed = self._digests()
-        return [item for item in waiting if item.digest not in agreed]
+        return [item for item in missing_items if item.digest not in agreed]
 
     def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
         folder = self._folder
         record = self.store.read(folder)
-        places = ", ".join(dict.fromkeys(place_of(item, record) for item in missing))
+        places = ", ".join(dict.fromkeys(describe_place(item, record) for item in missing))
         return NotAgreed(
             f"{self.path} names what nobody has agreed to: {places}",
-            page=page_of(missing, record),
+            page=describe_items(missing, record),
             agree=lambda: self.store.agree(folder, missing),
             next_steps=(AgreeTo(str(folder)),),
         )
@@ -262,18 +264,15 @@ class Agreement:
         return self.store.digests(self._folder)
 
 
-def page_of(items: Iterable[TrustItem], record: TrustRecord | None) -> list[str]:
+def describe_items(items: Iterable[TrustItem], record: TrustRecord | None) -> list[str]:
     """Return a line for each item, as a person sees what is asked, with the changes of its files since `record`."""
-    return [f"  {item.shown}  ({place_of(item, record)})" for item in items]
+    return [f"  {item.shown}  ({describe_place(item, record)})" for item in items]
 
 
-def place_of(item: StoredItem, record: TrustRecord | None) -> str:
+def describe_place(item: StoredItem, record: TrustRecord | None) -> str:
     """Return the key of an item, and how its files have changed since the agreement to it, if there is one."""
     changes = [] if record is None else record.changes(item)
     return approvable_line(f"{item.place}; since you agreed, {', '.join(changes)}") if changes else item.place
-
-
-# Environment of a project.
 
 
 # Environment of a project.
@@ -320,16 +319,16 @@ def state_environment(project: Project, place: ProjectPlace, named: str | None) 
 
 def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
     """Return an item for each `.env` file of a project that may be opened, agreed to or not. Raises UsageError."""
-    found: list[EnvFile] = []
+    opened_files: list[EnvFile] = []
 
     def collect(file: EnvFile) -> bool:
-        found.append(file)
+        opened_files.append(file)
         return False
 
     owners = () if project.path is None else owner_of(Path(project.path))
     may_open = partial(_may_open, project, place)
     read_env(place.folder, project.env_path, owners=owners, may_open=may_open, is_agreed=collect)
-    return [env_item(file) for file in found]
+    return [env_item(file) for file in opened_files]
 
 
 def _may_open(project: Project, place: ProjectPlace, path: Path) -> bool:

@@ -20,7 +20,7 @@ from importlib.util import cache_from_source
 from itertools import chain
 from posixpath import join, normpath
 
-from perstack.core.permissions.programs import words_of
+from perstack.core.permissions.shell_syntax import split_names
 
 _WORD = re.compile(r"[^\0\n]{1,4096}")
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -29,7 +29,7 @@ _OPERATOR = re.compile(r"[<>&|;()]+")
 _REDIRECT = re.compile(r"[<>&]*[<>][<>&]*")
 _CURRENT_FOLDER = re.compile(r"\$(?:PWD\b|\{PWD\})")
 _KEYWORDS = frozenset(("!", "if", "then", "elif", "else", "while", "until", "do", "time", "{"))
-_READERS = words_of(
+_READERS = split_names(
     "[ [[ cat cmp comm cut diff echo egrep expr fgrep grep head jq ls md5sum printf sha256sum stat tail test wc"
 )
 """Programs that run none of their arguments: what these name is data, such as a result that is measured."""
@@ -51,9 +51,9 @@ def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     >>> dict(files_of_command("cd tools && python3 check.py < draft.md"))
     {'cd': False, 'tools': False, 'python3': False, 'check.py': True, 'tools/check.py': True}
     """
-    found = _files_of_line(command, 0) if isinstance(command, str) else _files_of_words(command, 0)
+    paths = _files_of_line(command, 0) if isinstance(command, str) else _files_of_words(command, 0)
     files: dict[str, bool] = {}
-    for path, is_certain in found:
+    for path, is_certain in paths:
         files[path] = is_certain or files.get(path, False)
     return files
 
@@ -66,13 +66,13 @@ def scripts_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     >>> dict(scripts_of_command("python3 -I check.py draft.md"))
     {'python3': False, 'check.py': True}
     """
-    found = (
+    paths = (
         _files_of_line(command, 0, are_data=True)
         if isinstance(command, str)
         else _files_of_words(command, 0, are_data=True)
     )
     files: dict[str, bool] = {}
-    for path, is_certain in found:
+    for path, is_certain in paths:
         files[path] = is_certain or files.get(path, False)
     return files
 

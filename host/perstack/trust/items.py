@@ -131,24 +131,24 @@ def items_to_trust(
 
 
 def items_of_test(expert_key: str, test: Record, own: Ownership) -> list[TrustItem]:
-    return _items((_EXPERTS, expert_key, "tests", str(getattr(test, "name", ""))), _table_part(test, own))
+    return _make_items((_EXPERTS, expert_key, "tests", str(getattr(test, "name", ""))), _table_part(test, own))
 
 
 def items_of_skill(skill: AnySkill, place: str, own: Ownership) -> list[TrustItem]:
-    return _items(("skills",), _table_part(skill, own), place)
+    return _make_items(("skills",), _table_part(skill, own), place)
 
 
 def items_of_provider(setting: ProviderSetting, own: Ownership) -> list[TrustItem]:
-    return _items(("provider",), _table_part(setting, own), f"provider {setting.provider_name}")
+    return _make_items(("provider",), _table_part(setting, own), f"provider {setting.provider_name}")
 
 
 def items_of_iterate(settings: Iterate, expert_key: str, own: Ownership) -> list[TrustItem]:
-    return _items(("iterate",), _table_part(settings, own), f"iterate of {expert_key}")
+    return _make_items(("iterate",), _table_part(settings, own), f"iterate of {expert_key}")
 
 
 def items_of_keys(project: Project, names: Iterable[str], own: Ownership) -> list[TrustItem]:
     """Return the items of some keys of a project, by the names of its fields."""
-    keys = _keys(Project)
+    keys = _active_keys(Project)
     return [item for name in names for item in _items_of_key(name, keys[name], getattr(project, name), (), own)]
 
 
@@ -162,7 +162,7 @@ def inert_project(project: Project, own: Ownership, is_agreed: Callable[[str], b
 
 
 @cache
-def _keys(model: type[Record]) -> Mapping[str, Key]:
+def _active_keys(model: type[Record]) -> Mapping[str, Key]:
     """Return the keys of a table that may have an effect, by the names of their fields."""
     pairs = ((name, part) for name, field in model.model_fields.items() for part in field.metadata)
     return {
@@ -184,20 +184,20 @@ class _Part:
 
 
 def _items_of_table(table: Record, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
-    for name, key in _keys(type(table)).items():
+    for name, key in _active_keys(type(table)).items():
         yield from _items_of_key(name, key, getattr(table, name), scope, own)
 
 
 def _items_of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
-    place = (*scope, key.name or _alias(name))
+    place = (*scope, key.name or _camel_case(name))
     if key.effect == "table" and isinstance(value, tuple):
         for element in cast("tuple[Record, ...]", value):
-            yield from _items((*place, str(getattr(element, "name", ""))), _table_part(element, own))
+            yield from _make_items((*place, str(getattr(element, "name", ""))), _table_part(element, own))
         return
     if key.effect == "table" and isinstance(value, Record):
-        yield from _items(place, _table_part(value, own))
+        yield from _make_items(place, _table_part(value, own))
         return
-    yield from _items(place, _key_part(name, key, value, own))
+    yield from _make_items(place, _key_part(name, key, value, own))
 
 
 def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | None:
@@ -205,16 +205,20 @@ def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | Non
     if value is None or value is False or value in ("", (), {}):
         return None
     if key.widens_above is not None:
-        return _Part({key.name or _alias(name): cast("JsonValue", value)}, {"pays"}) if key.widens(value) else None
+        return _Part({key.name or _camel_case(name): cast("JsonValue", value)}, {"pays"}) if key.widens(value) else None
     if key.effect != "table":
-        active = _active_value(key, value, own)
-        return _Part({key.name or _alias(name): active}, {key.effect}) if active or active == 0 else None
+        active_value = _active_value(key, value, own)
+        return (
+            _Part({key.name or _camel_case(name): active_value}, {key.effect})
+            if active_value or active_value == 0
+            else None
+        )
     if isinstance(value, tuple):
         parts = [part for item in cast("tuple[Record, ...]", value) if (part := _table_part(item, own)) is not None]
         kinds = {kind for part in parts for kind in part.kinds}
-        return _Part({_alias(name): [part.value for part in parts]}, kinds) if parts else None
+        return _Part({_camel_case(name): [part.value for part in parts]}, kinds) if parts else None
     part = _table_part(cast("Record", value), own)
-    return None if part is None else _Part({_alias(name): part.value}, part.kinds)
+    return None if part is None else _Part({_camel_case(name): part.value}, part.kinds)
 
 
 def _table_part(table: Record, own: Ownership) -> _Part | None:
@@ -223,7 +227,7 @@ def _table_part(table: Record, own: Ownership) -> _Part | None:
         return _Part({"pick": [EXEC]}, {"executes"}) if EXEC in table.pick else None
     if isinstance(table, PluginSkill) and table.functions:
         return None  # functions come from the calling program, never from a file
-    parts = [_key_part(name, key, getattr(table, name), own) for name, key in _keys(type(table)).items()]
+    parts = [_key_part(name, key, getattr(table, name), own) for name, key in _active_keys(type(table)).items()]
     merged = _Part({}, set())
     for part in parts:
         if part is not None:
@@ -264,20 +268,20 @@ def _is_inert(key: Key, value: object, own: Ownership) -> bool:
 def _items_of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
     """Yield each provider, except vendors', that the name of a model selects: `provider/model`."""
     models = (project.model, *project.models.values(), *(expert.model for expert in project.experts.values()))
-    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _names_in(item) if "/" in name)
+    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _model_names(item) if "/" in name)
     for name in names:
         if own.is_vendor(name) is False:
             yield from items_of_provider(ProviderSetting(provider_name=name), own)
 
 
-def _names_in(models: Models | None) -> tuple[str, ...]:
+def _model_names(models: Models | None) -> tuple[str, ...]:
     return () if models is None else (models,) if isinstance(models, str) else models
 
 
 def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Callable[[str], bool]) -> _TableT:
     """Return a copy of the project, or of an Expert, whose keys without agreement have their default."""
     update: dict[str, object] = {}
-    for name, key in _keys(type(table)).items():
+    for name, key in _active_keys(type(table)).items():
         value = getattr(table, name)
         items = [*_items_of_key(name, key, value, scope, own)]
         if not items or all(is_agreed(item.digest) for item in items):
@@ -290,11 +294,11 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
                 if all(is_agreed(item.digest) for item in _items_of_key(name, key, (element,), scope, own))
             )
         else:
-            update[name] = _inert(table, name, key, own)
+            update[name] = _inert_value(table, name, key, own)
     return table.model_copy(update=update) if update else table
 
 
-def _inert(table: Record, name: str, key: Key, own: Ownership) -> object:
+def _inert_value(table: Record, name: str, key: Key, own: Ownership) -> object:
     """Return the value of a key without its effect: tables keep keys that narrow; None if impossible."""
     value, model_field = getattr(table, name), type(table).model_fields[name]
     if key.effect != "table" or not isinstance(value, Record):
@@ -303,15 +307,15 @@ def _inert(table: Record, name: str, key: Key, own: Ownership) -> object:
             return tuple(item for item in items if _is_inert(key, item, own))
         return None if model_field.is_required() else model_field.get_default(call_default_factory=True)
     update: dict[str, object] = {}
-    for inner, inner_key in _keys(type(value)).items():
+    for inner, inner_key in _active_keys(type(value)).items():
         if _key_part(inner, inner_key, getattr(value, inner), own) is not None:
             if type(value).model_fields[inner].is_required():
                 return None
-            update[inner] = _inert(value, inner, inner_key, own)
+            update[inner] = _inert_value(value, inner, inner_key, own)
     return value.model_copy(update=update)
 
 
-def _alias(name: str) -> str:
+def _camel_case(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(map(str.capitalize, rest))
 
@@ -319,14 +323,14 @@ def _alias(name: str) -> str:
 # What a person is shown, and the digest of it.
 
 
-def _items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem]:
+def _make_items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem]:
     """Return the item of one declaration, or none."""
     if part is None:
         return []
     key = path[_EXPERT_SCOPE] if path[0] == _EXPERTS else path[0]
     identity: JsonValue = key if key in _USED_ANYWHERE else [*path]
     digest = declaration = sha256(canonical_json([identity, part.value])).hexdigest()
-    shown = approvable_line(", ".join(_lines(part.value)))
+    shown = approvable_line(", ".join(_text_lines(part.value)))
     if part.files:
         digest = sha256(canonical_json([declaration, {**part.files}])).hexdigest()
         shown += f"; as they are now: {approvable_line(', '.join(part.files))}"
@@ -343,9 +347,9 @@ def _items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem
     ]
 
 
-def _lines(value: JsonObject, prefix: str = "") -> Iterator[str]:
+def _text_lines(value: JsonObject, prefix: str = "") -> Iterator[str]:
     for name, item in value.items():
         if isinstance(item, dict):
-            yield from _lines(item, f"{prefix}{name}.")
+            yield from _text_lines(item, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name} = {json.dumps(item, ensure_ascii=False)}"

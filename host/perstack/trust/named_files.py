@@ -48,7 +48,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NamedPaths:
     """Paths among the words of a declaration, each with whether it is certainly a file's."""
 
     started: Mapping[str, bool]
@@ -57,101 +57,101 @@ class Words:
     entries: tuple[str, ...] = ()  # functions, `package.module:function`
 
 
-NO_WORDS = Words({}, {}, {})
+NO_PATHS = NamedPaths({}, {}, {})
 
 
-def words_of(table: Record) -> Words:
+def named_paths(table: Record) -> NamedPaths:
     """Return the paths that a table of a definition names; none if it runs nothing."""
     finder = FINDERS.get(type(table).__name__)
-    return NO_WORDS if finder is None else finder(table)
+    return NO_PATHS if finder is None else finder(table)
 
 
-def words_of_command(command: str | tuple[str, ...]) -> Words:
+def named_paths_of_command(command: str | tuple[str, ...]) -> NamedPaths:
     """Return the paths of a shell line, or of a program with its arguments."""
     from perstack.trust.command_files import files_of_command, scripts_of_command  # few start programs
 
-    return Words(scripts_of_command(command), {}, files_of_command(command))
+    return NamedPaths(scripts_of_command(command), {}, files_of_command(command))
 
 
-def _of_server(table: Record) -> Words:
+def _paths_of_server(table: Record) -> NamedPaths:
     skill = cast("McpStdioSkill", table)
     if is_base_skill(skill):
-        return NO_WORDS
+        return NO_PATHS
     from perstack.trust.command_files import files_of_command, files_of_server
 
-    args = [*map(_filled, skill.args)]
-    others = (skill.package_name or "", *args, *map(_filled, skill.env.values()))
+    args = [*map(_fill_in_variables, skill.args)]
+    others = (skill.package_name or "", *args, *map(_fill_in_variables, skill.env.values()))
     started = files_of_server(skill.command, args)
-    return Words(started, files_of_command(("", *others)), started)
+    return NamedPaths(started, files_of_command(("", *others)), started)
 
 
-def _of_plugin(table: Record) -> Words:
+def _paths_of_plugin(table: Record) -> NamedPaths:
     skill = cast("PluginSkill", table)
     imported = {skill.file: True} if skill.file else {}
-    return Words(imported, _in_texts(skill.settings), imported)
+    return NamedPaths(imported, _paths_in_texts(skill.settings), imported)
 
 
-def _of_provider(table: Record) -> Words:
-    return Words(_in_texts(cast("ProviderSetting", table).setting), {}, {})
+def _paths_of_provider(table: Record) -> NamedPaths:
+    return NamedPaths(_paths_in_texts(cast("ProviderSetting", table).setting), {}, {})
 
 
-def _of_iterate(table: Record) -> Words:
+def _paths_of_iterate(table: Record) -> NamedPaths:
     evaluator = cast("Iterate", table).evaluator
     if isinstance(evaluator, FunctionEvaluator):
-        return Words({}, {}, {}, (evaluator.entry,))
-    return words_of_command(evaluator) if isinstance(evaluator, str | tuple) else NO_WORDS
+        return NamedPaths({}, {}, {}, (evaluator.entry,))
+    return named_paths_of_command(evaluator) if isinstance(evaluator, str | tuple) else NO_PATHS
 
 
-def _of_rules(table: Record) -> Words:
+def _paths_of_rules(table: Record) -> NamedPaths:
     from perstack.trust.rule_programs import programs_named_by
 
     programs = dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True)
-    return Words(programs, {}, programs)
+    return NamedPaths(programs, {}, programs)
 
 
-def _of_audit(table: Record) -> Words:
+def _paths_of_audit(table: Record) -> NamedPaths:
     anchor = cast("Audit", table).anchor
-    return words_of_command(anchor) if isinstance(anchor, tuple) else NO_WORDS
+    return named_paths_of_command(anchor) if isinstance(anchor, tuple) else NO_PATHS
 
 
-def _of_test(table: Record) -> Words:
+def _paths_of_test(table: Record) -> NamedPaths:
     test = cast("ExpertTest", table)
-    files = {} if test.expect.command is None else {**words_of_command(test.expect.command).started}
+    files = {} if test.expect.command is None else {**named_paths_of_command(test.expect.command).started}
     if test.workspace is not None:  # the command runs in a copy of it
         files |= {f"{test.workspace}/{path}": is_certain for path, is_certain in files.items()}
-    return Words(files | ({} if test.model is None else {test.model: True}), {}, {})
+    return NamedPaths(files | ({} if test.model is None else {test.model: True}), {}, {})
 
 
-FINDERS: Mapping[str, Callable[[Record], Words]] = {
-    McpStdioSkill.__name__: _of_server,
-    PluginSkill.__name__: _of_plugin,
-    ProviderSetting.__name__: _of_provider,
-    Iterate.__name__: _of_iterate,
-    Permissions.__name__: _of_rules,
-    Audit.__name__: _of_audit,
-    "ExpertTest": _of_test,
+FINDERS: Mapping[str, Callable[[Record], NamedPaths]] = {
+    McpStdioSkill.__name__: _paths_of_server,
+    PluginSkill.__name__: _paths_of_plugin,
+    ProviderSetting.__name__: _paths_of_provider,
+    Iterate.__name__: _paths_of_iterate,
+    Permissions.__name__: _paths_of_rules,
+    Audit.__name__: _paths_of_audit,
+    "ExpertTest": _paths_of_test,
 }
 """Functions that find the paths in a table, by its model's name: each with a key that executes, as a test checks."""
 
 
-def _in_texts(value: JsonValue) -> Mapping[str, bool]:
+def _paths_in_texts(value: JsonValue) -> Mapping[str, bool]:
     from perstack.trust.command_files import files_of_command
 
     files: dict[str, bool] = {}
-    for text in _texts(value):
+    for text in _texts_in(value):
         files |= {text: True, **files_of_command(("", text))}
     return files
 
 
-def _texts(value: JsonValue) -> Iterator[str]:
+def _texts_in(value: JsonValue) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
+            yield from _texts_in(item)
 
 
-def _filled(word: str) -> str:
+def _fill_in_variables(word: str) -> str:
     """Fill in `${NAME}`, which the host does when it starts a server."""
     return re.sub(_VARIABLE, lambda match: os.environ.get(match[1], ""), word) if "${" in word else word
 
@@ -194,25 +194,25 @@ def contents_of(table: Record, folder: Path, workspace: Path) -> dict[str, str]:
 
     Relative words are seen from the folder, and from the workspace if it is in the folder.
     """
-    words = words_of(table)
+    words = named_paths(table)
     if not words.started and not words.others and not words.entries:
         return {}
     top = os.path.realpath(folder)
     inner = os.path.realpath(workspace)
     roots = tuple(dict.fromkeys((top, inner if is_below(inner, (top,)) else top)))
     contents: dict[str, str] = {}
-    for path in _files(words.started, roots, top):
-        _add(contents, path, top)
+    for path in _existing_files(words.started, roots, top):
+        _add_content(contents, path, top)
     for entry in words.entries:
         for module in modules_at(entry, roots, further=roots):
-            _add(contents, str(module), top)
-    for path in _files(words.others, roots, top):
+            _add_content(contents, str(module), top)
+    for path in _existing_files(words.others, roots, top):
         if path not in contents and not _is_data(path, top):
-            _add(contents, path, top)
+            _add_content(contents, path, top)
     return contents
 
 
-def _files(words: Mapping[str, bool], roots: tuple[str, ...], top: str) -> Iterator[str]:
+def _existing_files(words: Mapping[str, bool], roots: tuple[str, ...], top: str) -> Iterator[str]:
     for word, is_certain in words.items():
         for root in () if "\0" in word else roots:
             plain = os.path.normpath(os.path.expanduser(word) if word.startswith("~/") else Path(root, word))  # noqa: PTH111
@@ -222,13 +222,13 @@ def _files(words: Mapping[str, bool], roots: tuple[str, ...], top: str) -> Itera
                 yield from map(str, programs_at(Path(plain), is_certain=is_certain))
 
 
-def _add(contents: dict[str, str], path: str, top: str) -> None:
-    content = _content(path, top)
+def _add_content(contents: dict[str, str], path: str, top: str) -> None:
+    content = _content_digest(path, top)
     if content:
         contents[os.path.relpath(path, top)] = content
 
 
-def _content(path: str, top: str) -> str:
+def _content_digest(path: str, top: str) -> str:
     """Return what identifies the content of a file; empty without a file."""
     real = os.path.realpath(path)
     if not is_below(real, (top,)):

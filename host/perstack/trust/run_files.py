@@ -18,26 +18,33 @@ from perstack.core.files.file_names import STATE_FOLDER
 from perstack.engine.context.protection import FileOwners, Protection
 from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
-from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
+from perstack.trust.named_files import (
+    NamedPaths,
+    contents_of,
+    modules_at,
+    named_paths,
+    named_paths_of_command,
+    programs_at,
+)
 
 
 def protection_of(owners: FileOwners) -> Protection:
     projects, workspace = owners.projects, owners.workspace
     state = (workspace / STATE_FOLDER, *owners.state, *user_directories(os.environ, owners.env))
-    definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
+    definitions = (Path(name).absolute() for project in projects for name in _definition_files(project))
     programs = _programs(projects, workspace, owners.commands, owners.rules)
-    return _shared(
+    return _share_equal(
         Protection(*(tuple(dict.fromkeys(paths)) for paths in (state, owners.secret, definitions, programs)))
     )
 
 
 @lru_cache(maxsize=64)
-def _shared(protection: Protection) -> Protection:
+def _share_equal(protection: Protection) -> Protection:
     """Return an equal value of an earlier call: a thousand Jobs that wait keep the paths once."""
     return protection
 
 
-def _definitions(project: Project) -> Iterator[str | Path]:
+def _definition_files(project: Project) -> Iterator[str | Path]:
     yield from project.files
     if project.path is not None:
         yield lock_path(project.path)
@@ -50,7 +57,7 @@ def _programs(
     files: dict[str, bool] = {}
     entries: list[str] = []
     for command in commands:
-        files |= words_of_command(command).protected
+        files |= named_paths_of_command(command).protected
     all_rules = (*rules, *(rule for project in projects for rule in _allow_rules(project)))
     if all_rules:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.trust.rule_programs import programs_named_by
@@ -58,9 +65,9 @@ def _programs(
         files |= dict.fromkeys(programs_named_by(all_rules), True)
     folders, writable = [workspace], list[str]()
     for project in projects:
-        for words in _words_of_project(project):
-            files |= words.protected
-            entries += words.entries
+        for paths in _named_paths_of_project(project):
+            files |= paths.protected
+            entries += paths.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
         writable += () if project.sandbox is None else project.sandbox.writable
     folders = [*dict.fromkeys(folders)]
@@ -80,19 +87,19 @@ def _allow_rules(project: Project) -> Iterator[str]:
         yield from () if permissions is None else permissions.allow
 
 
-def _words_of_project(project: Project) -> Iterator[Words]:
+def _named_paths_of_project(project: Project) -> Iterator[NamedPaths]:
     for command in project.test_commands:
-        yield words_of_command(command)
+        yield named_paths_of_command(command)
     if project.audit is not None:
-        yield words_of(project.audit)
+        yield named_paths(project.audit)
     for expert in project.experts.values():
         if expert.iterate is not None:
-            yield words_of(expert.iterate)
-        yield from map(words_of, expert.skills)
+            yield named_paths(expert.iterate)
+        yield from map(named_paths, expert.skills)
 
 
 def names_files(rule: str) -> bool:
-    return bool(words_of(Permissions(allow=(rule,))).started)
+    return bool(named_paths(Permissions(allow=(rule,))).started)
 
 
 def contents_of_rule(rule: str, workspace: Path) -> dict[str, str]:

@@ -52,13 +52,13 @@ class KeyStore:
         """Store a key, in place of an earlier one. Raises UsageError if the value cannot be a key, and StorageError."""
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise UsageError(f"{name}: this is not a key: it contains spaces, or characters that no key has")
-        self._change({name: value})
+        self._update_file({name: value})
 
     def remove(self, name: str) -> bool:
         """Remove a key, and return whether there was one. Raises StorageError."""
-        return name in self.read() and self._change({name: None})
+        return name in self.read() and self._update_file({name: None})
 
-    def _change(self, changes: Mapping[str, str | None]) -> bool:
+    def _update_file(self, changes: Mapping[str, str | None]) -> bool:
         try:
             self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
             with self._open_folder() as folder:

@@ -42,13 +42,15 @@ def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> d
     free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in remaining.items()}
     waiting = [sharer for sharer in sharers if sharer.cap is None]
     for count in range(len(waiting), 0, -1):
-        fitting = [sharer for sharer in waiting if _can_work(sharer, _part(sharer, free, [sharer] * count))][:count]
+        fitting = [sharer for sharer in waiting if _can_work(sharer, _equal_part(sharer, free, [sharer] * count))][
+            :count
+        ]
         if len(fitting) == count:
-            return {sharer.run_id: _cap(sharer, _part(sharer, free, fitting)) for sharer in fitting}
+            return {sharer.run_id: _cap_with_part(sharer, _equal_part(sharer, free, fitting)) for sharer in fitting}
     return {}
 
 
-def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
+def find_short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
     """Return the account that has too little for a delegate that runs alone: the Job's, if that has too little."""
     job_amounts = remaining.get(JOB, {})
     is_job_short = any(job_amounts[unit] < need for unit, need in sharer.needs.items() if unit in job_amounts)
@@ -68,13 +70,13 @@ def _held_amount(sharer: Sharer, unit: Unit) -> int:
     return 0 if sharer.cap is None or unit not in sharer.cap else max(0, sharer.cap[unit] - sharer.used.get(unit, 0))
 
 
-def _part(sharer: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
-    """Return a delegate's part if all of `among` share what is free."""
+def _equal_part(sharer: Sharer, free: Mapping[str, Amounts], sharing_with: Sequence[Sharer]) -> Amounts:
+    """Return a delegate's part if all of `sharing_with` share what is free."""
     amounts: dict[Unit, int] = {}
     for account in {JOB, sharer.account}:
-        number = len(among) if account == JOB else sum(other.account == account for other in among)
+        sharer_count = len(sharing_with) if account == JOB else sum(other.account == account for other in sharing_with)
         for unit, amount in free.get(account, {}).items():
-            part = amount // number
+            part = amount // sharer_count
             amounts[unit] = min(part, amounts.get(unit, part))
     return amounts
 
@@ -83,7 +85,7 @@ def _can_work(sharer: Sharer, part: Amounts) -> bool:
     return all(part[unit] >= need for unit, need in sharer.needs.items() if unit in part)
 
 
-def _cap(sharer: Sharer, part: Amounts) -> Amounts:
+def _cap_with_part(sharer: Sharer, part: Amounts) -> Amounts:
     return {unit: sharer.used.get(unit, 0) + amount for unit, amount in part.items()}
 
 

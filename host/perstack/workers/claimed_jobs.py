@@ -25,7 +25,7 @@ from perstack.workers.orders import (
     after_drive,
     consecutive_takeovers,
     is_suspect,
-    needs_nobody,
+    needs_no_worker,
 )
 from perstack.workers.reports import (
     Outcome,
@@ -96,8 +96,8 @@ class HeldClaim:
     claim: Claim
     task: asyncio.Future[OrderTarget] | None = None  # the task; None before the Job is driven
     is_lost: bool = False  # True if another worker has the order
-    must_leave: bool = False  # True if it must stop because this worker leaves
-    waits: bool = False  # True if it only waits for remote delegates, and so does not count toward the concurrency
+    is_leaving: bool = False  # True if it must stop because this worker leaves
+    is_waiting: bool = False  # True if it only waits for remote delegates, and so does not count toward the concurrency
 
 
 class ClaimHandler:
@@ -135,7 +135,7 @@ class ClaimHandler:
     @property
     def active_count(self) -> int:
         """Number of claims that count toward the concurrency: those that do more than wait for delegates."""
-        return sum(not held.waits for held in self._held_claims.values())
+        return sum(not held.is_waiting for held in self._held_claims.values())
 
     @property
     def job_count(self) -> int:
@@ -155,14 +155,14 @@ class ClaimHandler:
     def leave_after_step(self) -> None:
         """Stop each Job after its current step."""
         for held in self._held_claims.values():
-            held.must_leave = True
+            held.is_leaving = True
             if held.task is not None and not self._work.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
         """Cancel each Job, which is recorded as an interrupt."""
         for held in self._held_claims.values():
-            held.must_leave = True
+            held.is_leaving = True
             if held.task is not None:
                 held.task.cancel()
 
@@ -176,7 +176,7 @@ class ClaimHandler:
     async def process(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> None:
         """Drive what the order refers to, and release the order. `list_workers` names the existing workers."""
         try:
-            outcome = await self._outcome(seat, claim, list_workers)
+            outcome = await self._drive_or_skip(seat, claim, list_workers)
             decision = await self._decide_order(claim, outcome)
             order = claim.claim.order
             requeued = (
@@ -193,12 +193,12 @@ class ClaimHandler:
             del self._held_claims[claim.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> Outcome:
+    async def _drive_or_skip(self, seat: Seat, claim: HeldClaim, list_workers: ListWorkers) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = claim.claim.order
         try:
             target = await self._work.load(order)
-            if order.run_id is None and needs_nobody(target):
+            if order.run_id is None and needs_no_worker(target):
                 return Outcome("stopped", target)
             if claim.claim.is_taken_over:
                 await self._count_takeover(seat, claim)
@@ -208,19 +208,19 @@ class ClaimHandler:
                 return Outcome("busy", target)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return await self._outcome_of_error(order, error)
-        if claim.must_leave or claim.is_lost:
+        if claim.is_leaving or claim.is_lost:
             return Outcome("lost" if claim.is_lost else "left", target)
         return await self._drive(claim, target)
 
     async def _drive(self, claim: HeldClaim, target: OrderTarget) -> Outcome:
-        def waits(is_waiting: bool) -> None:
-            claim.waits = is_waiting
+        def set_waiting(is_waiting: bool) -> None:
+            claim.is_waiting = is_waiting
             self.freed.set()
 
-        drive = self._work.drive(target, claim.claim.order, self._counters.of(target), waits)
+        drive = self._work.drive(target, claim.claim.order, self._counters.of(target), set_waiting)
         claim.task = asyncio.ensure_future(drive)
         self._report(report_of_claim(claim.claim, target))
-        began = time.monotonic()
+        began_at = time.monotonic()
         self._counters.running += 1
         try:
             await asyncio.wait({claim.task})
@@ -232,7 +232,7 @@ class ClaimHandler:
             raise
         finally:
             self._counters.running -= 1
-        return replace(await self._outcome_of_task(claim, claim.task), seconds=time.monotonic() - began)
+        return replace(await self._outcome_of_task(claim, claim.task), seconds=time.monotonic() - began_at)
 
     async def _outcome_of_task(self, claim: HeldClaim, task: asyncio.Future[OrderTarget]) -> Outcome:
         order = claim.claim.order
@@ -241,11 +241,11 @@ class ClaimHandler:
                 task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
-            return await self._outcome_with_state("left" if claim.must_leave else "cancelled", order, None)
+            return await self._outcome_with_state("left" if claim.is_leaving else "cancelled", order, None)
         error = task.exception()
         if error is not None:
             return await self._outcome_of_error(order, error)
-        return Outcome("left" if claim.must_leave else "stopped", task.result())
+        return Outcome("left" if claim.is_leaving else "stopped", task.result())
 
     async def _outcome_of_error(self, order: Order, error: BaseException) -> Outcome:
         match error:
@@ -286,8 +286,10 @@ class ClaimHandler:
         self._counters.takeovers += 1
         order = claim.claim.order
         work = await self._work.count_work(order)
-        changed = replace(order, takeovers=consecutive_takeovers(order.takeovers, order.events, work), events=work)
-        claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed))
+        changed_order = replace(
+            order, takeovers=consecutive_takeovers(order.takeovers, order.events, work), events=work
+        )
+        claim.claim = await self._connection.call(lambda: seat.change(claim.claim, changed_order))
 
     async def _is_with_suspect(self, claim: HeldClaim) -> bool:
         """Return whether another suspect is driven here: one at a time, to see which one ends the worker.
@@ -299,7 +301,7 @@ class ClaimHandler:
         async with self._suspect_check:
             for other in tuple(self._held_claims.values()):
                 order = other.claim.order
-                if other is claim or other.task is None or other.waits or not is_suspect(order.takeovers):
+                if other is claim or other.task is None or other.is_waiting or not is_suspect(order.takeovers):
                     continue
                 if await self._work.count_work(order) == order.events:
                     return True
@@ -314,10 +316,10 @@ class ClaimHandler:
             self._attempts[order.key] = attempts + 1
         reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
         if order.run_id is None:
-            decision = after_drive(outcome.kind, outcome.target, now, tries=attempts, reason=reason)
+            decision = after_drive(outcome.kind, outcome.target, now, failed_tries=attempts, reason=reason)
         else:
             outcome_kind, status = await self._run_status(order, outcome.kind)
-            decision = after_delegate(outcome_kind, status, now, tries=attempts, reason=reason)
+            decision = after_delegate(outcome_kind, status, now, failed_tries=attempts, reason=reason)
         if isinstance(decision, Requeue) and not has_begun:
             self.earliest_due = decision.due if self.earliest_due is None else min(self.earliest_due, decision.due)
         return decision

@@ -58,7 +58,7 @@ class DispatcherQueue:
         _check_order(at, priority)
         queue = self._request(context, job_request.expert_key, by, due=at or 0, priority=priority)
         summary = await self._runner.run_new(context, job_request, queue=queue)
-        await self._order(summary)
+        await self._submit_order(summary)
         return summary
 
     async def requeue_lost(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class DispatcherQueue:
             try:
                 if not await self._is_without_driver(job_id) or await dispatcher.order(job_id) is not None:
                     continue
-                await self._order(await self._reader.job(job_id))
+                await self._submit_order(await self._reader.job(job_id))
             except (StorageError, NotFound):
                 continue  # another process has handled it; or it cannot be read, which `verify` reports
             requeued.append(job_id)
@@ -158,7 +158,7 @@ class DispatcherQueue:
     async def ordered(self, summary: JobSummary) -> JobSummary:
         """Order the Job if its status is `queued`, and return `summary`."""
         if summary.status == "queued":
-            await self._order(summary)
+            await self._submit_order(summary)
         return summary
 
     def _request(
@@ -169,7 +169,7 @@ class DispatcherQueue:
             definition = setup.definition(expert_key)
         return QueueRequest(by or this_user(), definition, due, priority)
 
-    async def _order(self, summary: JobSummary) -> None:
+    async def _submit_order(self, summary: JobSummary) -> None:
         context = self._source.setup
         try:
             await context.dispatching.submit(_order_of(summary, context.clock.now()), context.storage)

@@ -92,38 +92,38 @@ class Requeue:
     refused: str | None = None  # reason why this worker must not get the order again; None if it may
 
 
-def needs_nobody(target: OrderTarget) -> bool:
+def needs_no_worker(target: OrderTarget) -> bool:
     """Return whether there is nothing for a worker to do: the target has ended, or waits for a person."""
     return DUE[state_of(target, 0)]["order"] == "finish"  # whether a rate limit is over makes no difference
 
 
 def after_drive(
-    outcome: DriveOutcome, target: OrderTarget | None, now: int, *, tries: int = 0, reason: str = ""
+    outcome: DriveOutcome, target: OrderTarget | None, now: int, *, failed_tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
     """Return what happens to the order after a drive.
 
-    `target`: the Job or series, None if unknown. `tries`: consecutive times that this worker had the order and could
-    not start. `reason`: why this worker cannot drive it.
+    `target`: the Job or series, None if unknown. `failed_tries`: consecutive times that this worker had the order and
+    could not start. `reason`: why this worker cannot drive it.
     """
     if outcome == "missing":
         return Requeue(0, reason)  # a worker must not complete the order of another storage
     if not _is_state_unknown(outcome):
-        if target is None or needs_nobody(target):
+        if target is None or needs_no_worker(target):
             return Done()
         if outcome in ("stopped", "left") and state_of(target, now) in ("queued", "limited", "limitOver"):
             return Requeue(target.resume_at or 0)
-    return _action_after(outcome, now, tries, reason)
+    return _action_after(outcome, now, failed_tries, reason)
 
 
 def after_delegate(
-    outcome: DriveOutcome, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
+    outcome: DriveOutcome, status: RunStatus | None, now: int, *, failed_tries: int = 0, reason: str = ""
 ) -> Done | Requeue:
     """Return what happens to a delegate's order; `status` None: its Run is gone. Its parent orders it again."""
     if outcome == "missing":
         return Requeue(0, reason)
     if not _is_state_unknown(outcome) and status != "queued" and status not in ACTIVE:
         return Done()
-    return _action_after(outcome, now, tries, reason)
+    return _action_after(outcome, now, failed_tries, reason)
 
 
 def _is_state_unknown(outcome: DriveOutcome) -> bool:
@@ -131,12 +131,12 @@ def _is_state_unknown(outcome: DriveOutcome) -> bool:
     return outcome in ("unreachable", "newer")
 
 
-def _action_after(outcome: DriveOutcome, now: int, tries: int, reason: str) -> Done | Requeue:
+def _action_after(outcome: DriveOutcome, now: int, failed_tries: int, reason: str) -> Done | Requeue:
     match outcome:
         case "left":
             return Requeue(0)
         case "busy" | "unreachable":
-            return Requeue(now + pause(tries))
+            return Requeue(now + retry_delay_ms(failed_tries))
         case "unable" | "newer":
             return Requeue(0, reason)
         case "stopped" | "cancelled" | "lost" | "damaged" | "missing" | "deleted":
@@ -145,9 +145,9 @@ def _action_after(outcome: DriveOutcome, now: int, tries: int, reason: str) -> D
             assert_never(outcome)
 
 
-def pause(tries: int) -> int:
+def retry_delay_ms(failed_tries: int) -> int:
     """Return the milliseconds until a worker retries an order after so many failed tries."""
-    return min(_MIN_PAUSE_MS << min(tries, 10), _MAX_PAUSE_MS)
+    return min(_MIN_PAUSE_MS << min(failed_tries, 10), _MAX_PAUSE_MS)
 
 
 def count_progress(event_types: Iterable[str]) -> int:
@@ -155,12 +155,13 @@ def count_progress(event_types: Iterable[str]) -> int:
     return sum(event_type not in _NO_PROGRESS for event_type in event_types)
 
 
-def consecutive_takeovers(before: int, work_before: int, work: int) -> int:
+def consecutive_takeovers(previous_takeovers: int, previous_work: int, work: int) -> int:
     """Return the number of consecutive takeovers without progress, including this one.
 
-    `before`: the number at the previous takeover, when the progress was `work_before`; `work`: the progress now.
+    `previous_takeovers`: the number at the previous takeover, when the progress was `previous_work`; `work`: the
+    progress now.
     """
-    return before + 1 if before and work == work_before else 1
+    return previous_takeovers + 1 if previous_takeovers and work == previous_work else 1
 
 
 def is_suspect(takeovers: int) -> bool:
@@ -187,5 +188,5 @@ def ends_its_workers(takeovers: int, drivers: Sequence[str], live: Collection[st
     """
     if takeovers < MAX_TAKEOVERS:
         return False
-    ended = set(drivers[-takeovers:]) - set(live)
-    return len(ended) >= MAX_TAKEOVERS or takeovers >= _MAX_TOTAL_TAKEOVERS
+    ended_workers = set(drivers[-takeovers:]) - set(live)
+    return len(ended_workers) >= MAX_TAKEOVERS or takeovers >= _MAX_TOTAL_TAKEOVERS

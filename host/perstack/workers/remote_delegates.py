@@ -36,7 +36,7 @@ from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_user
-from perstack.workers.budget_shares import Sharer, budget_of, grant_caps, recorded_cap, short_account
+from perstack.workers.budget_shares import Sharer, budget_of, find_short_account, grant_caps, recorded_cap
 
 if TYPE_CHECKING:
     from perstack.engine.context.host_setup import HostSetup
@@ -331,7 +331,7 @@ class QueuedDelegates:
         run = delegate.run
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
-        account = short_account(remaining, self._sharer(delegate))
+        account = find_short_account(remaining, self._sharer(delegate))
         ledger, event_exceeded = self._allowance.budget.ledger, run.exceeded
         actual: BudgetRefusal = ledger.exceeded_by(event_exceeded.budget, account or None, event_exceeded.needed)
         exceeded = replace(event_exceeded, expert=actual.expert, limit=actual.limit, spent=actual.spent)

@@ -105,7 +105,7 @@ def report_of_claim(claim: Claim, target: OrderTarget) -> WorkerReport:
 
 
 def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) -> WorkerReport:
-    event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
+    event, level, text = _describe_outcome(order, outcome, isinstance(decision, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.kind}
     text = _delegate_prefix(order, facts) + text
     target, run_summary = outcome.target, _delegate_run(order, outcome.target)
@@ -144,7 +144,7 @@ def _failure_of(target: OrderTarget | None) -> str | None:
     return None if target is None else target.error
 
 
-def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, Level, str]:
+def _describe_outcome(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, Level, str]:
     target = outcome.target
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"

@@ -55,11 +55,11 @@ class Health:
     def __init__(self, storage: Storage) -> None:
         """Start as healthy; `watch` asks the storage."""
         self._storage = storage
-        self._answered = dict.fromkeys(("dispatcher", "storage"), time.monotonic())
+        self._last_answers = dict.fromkeys(("dispatcher", "storage"), time.monotonic())
         self.is_leaving = False
 
     def record_heartbeat(self) -> None:
-        self._answered["dispatcher"] = time.monotonic()
+        self._last_answers["dispatcher"] = time.monotonic()
 
     @property
     def problem(self) -> str | None:
@@ -67,8 +67,15 @@ class Health:
         if self.is_leaving:
             return "the worker is leaving"
         now = time.monotonic()
-        silent = {name: now - at for name, at in self._answered.items() if now - at > MAX_SILENCE_S}
-        return "; ".join(f"the {name} has not answered for {seconds:.0f} s" for name, seconds in silent.items()) or None
+        silence_by_name = {
+            name: now - answered_at
+            for name, answered_at in self._last_answers.items()
+            if now - answered_at > MAX_SILENCE_S
+        }
+        return (
+            "; ".join(f"the {name} has not answered for {seconds:.0f} s" for name, seconds in silence_by_name.items())
+            or None
+        )
 
     async def watch(self) -> None:
         """Ask the storage periodically, until cancelled."""
@@ -79,7 +86,7 @@ class Health:
             except Exception:  # noqa: BLE001, S110 - a storage may raise anything; only its silence counts
                 pass
             else:
-                self._answered["storage"] = time.monotonic()
+                self._last_answers["storage"] = time.monotonic()
             await asyncio.sleep(_HEALTH_CHECK_INTERVAL_S)
 
 

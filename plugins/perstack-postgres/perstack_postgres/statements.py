@@ -12,7 +12,7 @@ _RELAXED: LiteralString = "set_config('synchronous_commit', 'off', true)"
 """Turns off synchronous commit in a single-statement transaction: caches need not be synced."""
 
 _GUARD: LiteralString = (
-    "WITH job AS MATERIALIZED (SELECT n, {sync} FROM jobs WHERE space = %(space)s AND job_id = %(job)s),"
+    "WITH job AS MATERIALIZED (SELECT n, {sync} FROM jobs WHERE space = %(space)s AND job_id = %(job)s{lock}),"
     " ours AS MATERIALIZED (SELECT n FROM job WHERE %(fence)s::bigint IS NULL"
     " OR EXISTS (SELECT FROM leases AS l WHERE l.job = job.n AND l.fence = %(fence)s::bigint)),"
     " {before}done AS ({work} RETURNING 1)"
@@ -44,9 +44,15 @@ _ENTRY: LiteralString = (
 )
 
 
-def _guard_write(work: LiteralString, *, synced: bool = True, before: LiteralString = "") -> LiteralString:
+_KEPT: LiteralString = " FOR KEY SHARE"
+"""Locks a Job's row against its deletion, which waits, or is waited for: then the row is gone."""
+
+
+def _guard_write(
+    work: LiteralString, *, synced: bool = True, before: LiteralString = "", lock: LiteralString = ""
+) -> LiteralString:
     """Return a write that changes nothing after this process has lost its lease on the Job."""
-    return _GUARD.format(sync="1" if synced else _RELAXED, work=work, before=before)
+    return _GUARD.format(sync="1" if synced else _RELAXED, work=work, before=before, lock=lock)
 
 
 CREATE_JOB: LiteralString = (
@@ -105,8 +111,8 @@ PUT_SUMMARY: LiteralString = _guard_write(
 )
 SUMMARY: LiteralString = "SELECT summary FROM jobs WHERE space = %s AND job_id = %s"  # select a Job's summary
 SUMMARIES: LiteralString = "SELECT job_id, summary FROM jobs WHERE space = %s"  # select all summaries of a namespace
-PUT_ENTRY: LiteralString = _guard_write(_ENTRY, synced=False)  # replace an index entry
-PUT_ENTRY_SYNCED: LiteralString = _guard_write(_ENTRY)  # replace an index entry; it survives power loss
+PUT_ENTRY: LiteralString = _guard_write(_ENTRY, synced=False, lock=_KEPT)  # replace an index entry
+PUT_ENTRY_SYNCED: LiteralString = _guard_write(_ENTRY, lock=_KEPT)  # replace an index entry; it survives power loss
 ENTRY: LiteralString = "SELECT seq, entry FROM entries WHERE space = %s AND job_id = %s"
 ENTRIES: LiteralString = (
     "SELECT j.job_id, e.entry FROM jobs AS j LEFT JOIN entries AS e"

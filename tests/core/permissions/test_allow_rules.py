@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject
-from perstack.core.permissions.call_rulings import is_enough, offered_rules
+from perstack.core.permissions.call_rulings import allows_alone, offered_rules
 from perstack.core.permissions.command_patterns import parse_command
 from perstack.core.permissions.decide_call import decide_call
 from perstack.core.permissions.policy_calls import PolicyCall, policy_call
@@ -392,10 +392,10 @@ def test_what_is_offered_covers_this_call_and_none_with_a_word_more(
     call = policy_call(BASE["exec"], "exec", {"command": program, "args": words})
     longer = policy_call(BASE["exec"], "exec", {"command": program, "args": [*words[:at], more, *words[at:]]})
     for rule in offered_rules([asking], call):
-        assert is_enough([asking], call, rule)
-        assert not is_enough([asking], longer, rule)
-        assert not is_enough([asking], policy_call(BASE["exec"], "exec", {**call.args, "cwd": "sub"}), rule)
-        assert not is_enough([asking], policy_call(BASE["exec"], "exec", {**call.args, "env": {"PATH": "."}}), rule)
+        assert allows_alone([asking], call, rule)
+        assert not allows_alone([asking], longer, rule)
+        assert not allows_alone([asking], policy_call(BASE["exec"], "exec", {**call.args, "cwd": "sub"}), rule)
+        assert not allows_alone([asking], policy_call(BASE["exec"], "exec", {**call.args, "env": {"PATH": "."}}), rule)
 
 
 def test_an_offer_names_the_options_that_were_used() -> None:

@@ -66,7 +66,7 @@ def test_a_call_runs_with_other_arguments_of_a_person(bench: Bench) -> None:
     job = wait_for(hosted(bench, script, rules=ASK_WRITE).run("a", "q", job_id="job"))
     assert job.asking is not None
     host, changed = hosted(bench, script, rules=ASK_WRITE), {"path": "b.txt", "text": "y"}
-    with pytest.raises(UsageError, match="leave the text out"):
+    with pytest.raises(UsageError, match="give it without a text"):
         wait_for(host.answer("yes", changed=changed, question_id=job.asking.id))
     with pytest.raises(UsageError, match="must name the question"):
         wait_for(host.answer(changed=changed, job_id="job"))

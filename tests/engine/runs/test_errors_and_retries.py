@@ -145,18 +145,18 @@ def test_all_tries_together_have_a_deadline() -> None:
     limits = Limits(max_retries=100, retry_timeout=10_000)
 
     def decide(**facts):
-        return after_failure(limits, **{"is_retryable": True, "retry_after": None, "jitter": 0.0, **facts})
+        return after_failure(limits, **{"is_retryable": True, "retry_after_s": None, "jitter": 0.0, **facts})
 
-    assert decide(attempt=1, spent=1.0) == RetryAfter(0.5)
-    last = decide(attempt=4, spent=7.0)
+    assert decide(attempt=1, spent_s=1.0) == RetryAfter(0.5)
+    last = decide(attempt=4, spent_s=7.0)
     assert isinstance(last, GiveUp)
     assert "4 tries in 7 s" in last.reason
-    assert isinstance(decide(attempt=1, spent=0.0, retry_after=11.0), GiveUp)
-    assert decide(attempt=1, spent=0.0, retry_after=301.0) == PauseJob(301.0)
-    assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
-    exhausted = decide(attempt=101, spent=8.0)
+    assert isinstance(decide(attempt=1, spent_s=0.0, retry_after_s=11.0), GiveUp)
+    assert decide(attempt=1, spent_s=0.0, retry_after_s=301.0) == PauseJob(301.0)
+    assert decide(attempt=1, spent_s=0.0, is_retryable=False) == GiveUp()
+    exhausted = decide(attempt=101, spent_s=8.0)
     assert exhausted == GiveUp("gave up after 101 tries in 8 s; raise `maxRetries` in perstack.toml to allow more")
-    assert isinstance(decide(attempt=1, spent=10.0, retry_after=0.0), GiveUp), "no time is left for a try"
+    assert isinstance(decide(attempt=1, spent_s=10.0, retry_after_s=0.0), GiveUp), "no time is left for a try"
 
 
 def test_a_try_may_take_what_is_left_of_all_tries_together() -> None:

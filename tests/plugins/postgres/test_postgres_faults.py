@@ -19,7 +19,7 @@ from postgres_server import PostgresServer
 from server_restart import Jobs
 
 from perstack.core.base.chain import EMPTY_LOG, seal
-from perstack.errors import Conflict, StorageError
+from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
 from perstack_postgres.connections import is_busy_server
@@ -189,6 +189,31 @@ def test_of_two_who_wait_for_a_lease_at_once_one_has_it(postgres: PostgresServer
         wait_for(storages[0].create_job(JOB))
         assert wait_for(work()) == ["driven", "refused"]
     assert taken[0] in refused[0]
+
+
+def test_an_entry_that_is_put_during_a_deletion_is_gone_with_its_job(postgres: PostgresServer) -> None:
+    address = postgres.address()
+    schema = address.rpartition("=")[2]
+    storage = open_storage(address)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+    async def work() -> None:
+        writer = await new_writer(storage)
+        await writer.append("a")
+        await storage.put_entry(JOB, 1, b"{}", expected=(RUN, writer.head))
+        with psycopg.connect(postgres.dsn()) as deleting:
+            deleting.execute(f"SELECT n FROM {schema}.jobs FOR UPDATE")  # as `delete_job` does
+            deleting.execute(f"DELETE FROM {schema}.entries; DELETE FROM {schema}.jobs")
+            late = asyncio.create_task(storage.put_entry(JOB, 2, b"", synced=True, expected=(RUN, writer.head)))
+            async with asyncio.timeout(SECONDS):
+                while await asyncio.to_thread(postgres.execute, waiting) != [(1,)]:
+                    await asyncio.sleep(0.01)
+        with pytest.raises(NotFound):
+            await late
+        assert await storage.entry(JOB) is None
+
+    with closing(storage):
+        wait_for(work())
 
 
 def test_processes_that_begin_at_once_on_a_new_schema_make_it_once(postgres: PostgresServer) -> None:

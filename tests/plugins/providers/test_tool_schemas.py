@@ -316,6 +316,10 @@ MONSTERS = {
     "cyclic branches": {"anyOf": [{"$ref": "#"}] * 2_000 + [{"allOf": [{"$ref": "#"}]}] * 2_000},
     "many names": {"type": "object", "properties": {chr(0x4E00 + number): {} for number in range(5_000)}},
     "many branches": {"anyOf": [{"properties": {f"p{n}": {}}, "required": [f"p{n}"]} for n in range(5_000)]},
+    "huge bounds": {
+        "type": "object",
+        "properties": {"x": {"type": "integer", "maximum": 10**400, "minLength": 10**400}},
+    },
     "many values": {"enum": [{"a": number} for number in range(5_000)]},
 }
 

@@ -61,7 +61,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
                 elsewhere = await client.get("/metrics", headers={"Host": "evil.example"})
                 assert elsewhere.status_code == 400
                 assert (await client.post("/healthz")).status_code == 405
-                worker.health._answered["storage"] -= MAX_SILENCE_S + 1
+                worker.health._last_answers["storage"] -= MAX_SILENCE_S + 1
                 ill = await client.get("/healthz")
                 assert ill.status_code == 503
                 assert ill.json()["reason"].startswith("the storage has not answered for 1")

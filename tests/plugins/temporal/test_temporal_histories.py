@@ -101,7 +101,7 @@ def test_a_history_is_kept(temporal: TemporalServer, name: str) -> None:
 
     async def work() -> None:
         address = parse(temporal.address().partition(":")[2])
-        dispatcher = perstack_dispatchers()[0].open(address.shown.partition(":")[2])
+        dispatcher = perstack_dispatchers()[0].open(address.display_address.partition(":")[2])
         async with dispatcher.seat("w") as seat:
             await SCENES[name](dispatcher, seat)
             client = await Client.connect(address.target)

@@ -26,7 +26,7 @@ from perstack.dataclass import dataclass
 _SEAL = re.compile(rb',"digest":"([A-Za-z0-9_-]{43})","hash":"([A-Za-z0-9_-]{43})"\}\Z')
 _SEAL_SIZE = len(',"digest":"","hash":""}') + 2 * 43
 _BATCH = re.compile(rb',"batch":([1-9][0-9]*)\Z')
-_MAX_BATCH_SIZE = 50  # bytes before the seal that are searched, since searching a whole line would be slow
+_MAX_BATCH_SIZE = 50  # bytes before the seal in which `batch` is searched: searching whole lines would be slow
 
 _TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
 
@@ -35,7 +35,7 @@ _REDACTED_ENDING = b',"redacted":true}'
 
 
 class BrokenSeal(ValueError):
-    """Error of a line that was changed since it was written: it does not parse, or its digest or hash is wrong."""
+    """A line that was changed since it was written: it does not parse, or its digest or hash is wrong."""
 
 
 class Head(NamedTuple):
@@ -49,7 +49,7 @@ EMPTY_LOG = Head()
 
 
 class SealedLine(NamedTuple):
-    """The parts of one line, which is sealed with a digest and a hash."""
+    """The parts of one line of a log: its payload, and the digest and hash that seal it."""
 
     payload: bytes
     digest: str
@@ -72,13 +72,13 @@ def link(head: Head, payload: bytes) -> tuple[str, Head]:
 
 
 def format_line(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> bytes:
-    """Return a line without newline; `batch`: number of lines appended together, for the first of them."""
+    """Return a line of a log, without newline. `batch`: lines appended together, for the first of them; else 1."""
     mark = b',"batch":%d' % batch if batch > 1 else b""
     return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chain_hash.encode())
 
 
 class SealedBatch(list[bytes]):
-    """Lines of one append that this process has sealed, so that a storage need not hash them. Do not change it."""
+    """Lines of one append that this process has sealed: a storage need not hash them. Do not change the list."""
 
     def __init__(self, lines: Iterable[bytes], previous_head: Head, next_head: Head) -> None:
         """Vouch that these lines lead a log from the head `previous_head` to `next_head`."""
@@ -122,7 +122,7 @@ def check(head: Head, line: bytes) -> tuple[SealedLine, Head]:
 
 
 class CheckedLines(list[bytes]):
-    """Lines of a log from its first one, each of which `check` has accepted after the one before. Do not change it."""
+    """All lines of a log from the first on, which `check` has accepted in this order. Do not change the list."""
 
 
 def choose_opener(lines: Sequence[bytes]) -> Callable[[Head, bytes], tuple[SealedLine, Head]]:
@@ -142,7 +142,7 @@ def read_remains(payload: bytes) -> RedactedRemains | None:
 
 
 def remove_payload(line: bytes, event_type: str, event_id: str) -> bytes:
-    """Return the line that remains of `line` after a redaction. Raises BrokenSeal."""
+    """Return `line` without its content, as a redaction leaves it. Raises BrokenSeal."""
     sealed = open_line(line)
     remains = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
     return format_line(remains, sealed.digest, sealed.hash, sealed.batch)
@@ -159,7 +159,7 @@ def is_redaction_of(line: bytes, replacement: bytes) -> bool:
 
 
 def _b64_sha256(data: bytes) -> str:
-    # Same as `encode_digest`, inlined because it runs twenty times per step.
+    # The result equals `encode_digest(sha256(data))`. It is inlined because it runs twenty times per step.
     return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_BASE64URL)[:43].decode()
 
 
@@ -168,16 +168,16 @@ def encode_digest(digest: bytes) -> str:
     return b2a_base64(digest, newline=False).translate(_TO_BASE64URL)[:43].decode()
 
 
-# Summaries with the head of their log.
+# Summaries of Jobs contain the head of the log that they were computed from.
 
 
 def with_head(summary: bytes, head: Head) -> bytes:
-    """Return a summary, a JSON object, with the end of its log added."""
+    """Return a summary, which is a JSON object, with the head of its log added."""
     return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
 
 
 def head_in(summary: bytes) -> Head | None:
-    """Return the end of the log that a summary names; None if it names none."""
+    """Return the head of the log that a summary contains; None if it contains none."""
     try:
         value: JsonValue = from_json(summary)
     except ValueError:

@@ -29,7 +29,7 @@ _MAX_DERIVED_ID_CHARS = 160
 
 
 def check_job_id(job_id: str) -> str:
-    """Return the id. Raises UsageError if it could be a path, is empty, or is longer than 128 characters."""
+    """Return the id. Raises UsageError if it is empty, longer than 128 characters, or could be a path."""
     return _check(job_id, "job", _MAX_JOB_ID_CHARS)
 
 
@@ -77,12 +77,12 @@ def number_of_run(run_id: str) -> int:
 
 
 def block_of(number: int) -> range:
-    """Return the numbers that the driver of this Run assigns to Runs below it; 0 is the Job's driver."""
+    """Return the numbers that the driver of Run `number` assigns to Runs below it. Number 0 means the Job's driver."""
     return range(number * BLOCK_SIZE + 1, (number + 1) * BLOCK_SIZE) if number else OWN_NUMBERS
 
 
 def may_be_remote(run_id: str) -> bool:
-    """Return True if the Run may have a separate driver: there is a block for it, and its id may name a lease."""
+    """Return True if the Run may have its own driver: it has a block of numbers, and its id may name a lease."""
     number = number_of_run(run_id)
     return number > 1 and (number + 1) * BLOCK_SIZE <= _MAX_NUMBER and len(run_id) <= _MAX_JOB_ID_CHARS
 
@@ -98,11 +98,11 @@ def _split(value: str, kind: str) -> tuple[str, int]:
     check_id(value, kind)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is not {_a(kind)} id of this host", next_steps=(Inspect("log"),))
+        raise UsageError(f"{value!r} is not {_with_article(kind)} id of this host", next_steps=(Inspect("log"),))
     return head, int(tail)
 
 
-def _a(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
 
 
@@ -149,7 +149,7 @@ class By(Record):
 
 
 def one_plain_line(text: str) -> str:
-    """Return the text as one short line without characters that affect how a terminal or page shows the rest."""
+    """Return the text as one line of at most 200 characters, without any that affect how the rest is shown."""
     visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _MAX_NAME_CHARS])
     return " ".join(visible.split())[:_MAX_NAME_CHARS]
 
@@ -158,5 +158,5 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text has the form of a sha256 in hex."""
+    """Return True if a text has the form of a SHA-256 in hex."""
     return len(text) == 64 and _HEX.issuperset(text)

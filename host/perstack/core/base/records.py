@@ -43,10 +43,10 @@ falsy = not_  # condition for `Field(exclude_if=falsy)`, which omits zero, false
 
 
 class StrictCalls(type):
-    """Metaclass of pydantic's dataclasses and records that refuse unknown arguments and wrong values, in one line.
+    """Metaclass of pydantic's dataclasses and records: wrong arguments raise a UsageError of one line.
 
-    Pydantic calls no class where it reads JSON or a definition, which may have keys of newer versions. `argument_names`
-    of a class has other names for its fields.
+    It affects calls in Python only: pydantic calls no class where it reads JSON or a definition, which may have keys of
+    newer versions. A class may have `argument_names`, other names for its fields.
     """
 
     if not TYPE_CHECKING:  # a type checker takes the signature from the fields
@@ -54,22 +54,22 @@ class StrictCalls(type):
         def __call__(cls, *args, **kwargs):
             """Create an instance. Raises UsageError for an unknown argument, or values of a wrong type."""
             instance = cls.__new__(cls)
-            try:  # as pydantic's own `__init__`, without its frame
+            try:  # does what pydantic's own `__init__` does, without its frame
                 cls.__pydantic_validator__.validate_python(
-                    # of the class: `isinstance(instance, BaseModel)` enters a method of its metaclass
+                    # asked of the class, since `isinstance(instance, BaseModel)` enters a method of its metaclass
                     ArgsKwargs(args, kwargs) if args or not isinstance(cls, type(BaseModel)) else kwargs,
                     self_instance=instance,
                     extra="forbid",
                 )
             except ValidationError as error:
-                kwargs = _known_arguments(cls, error, kwargs)
+                kwargs = _arguments_by_field(cls, error, kwargs)
             else:
                 return instance
             try:
                 return super().__call__(*args, **kwargs)
             except ValidationError as error:
                 problem = error
-            # not in the handler, whose error would be shown, too
+            # raised outside the handler: a traceback would otherwise show pydantic's error, too
             raise UsageError(_message_for(cls, problem, args, kwargs))
 
 
@@ -87,12 +87,12 @@ else:
 _UNKNOWN_ARGUMENT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _known_arguments(cls: type, error: ValidationError, kwargs: Mapping[str, object]) -> dict[str, object]:
+def _arguments_by_field(cls: type, error: ValidationError, kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments under the names of their fields. Raises UsageError for an unknown name."""
-    aliases, fields = _names(cls)
+    aliases, fields = _argument_names(cls)
     for detail in error.errors(include_url=False, include_input=False):
         *path, name = map(str, detail["loc"] or ("",))
-        # a field that is given by both of its names is an extra one to pydantic
+        # for pydantic a field that has both of its names as arguments is an unknown one, too
         if detail["type"] not in _UNKNOWN_ARGUMENT or (not path and (name in aliases or name in fields)):
             continue
         remedy = "leave it out" if path else did_you_mean(name, list(fields.values()))
@@ -103,7 +103,7 @@ def _known_arguments(cls: type, error: ValidationError, kwargs: Mapping[str, obj
 def _message_for(cls: type, error: ValidationError, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
     from perstack.core.base.validation_errors import describe_errors
 
-    fields = _names(cls)[1]
+    fields = _argument_names(cls)[1]
     names: dict[str | int, str] = dict(enumerate(fields.values()))
     for field, name in fields.items():
         names[field] = names[to_camel(field)] = name
@@ -115,8 +115,8 @@ def _message_for(cls: type, error: ValidationError, args: tuple[object, ...], kw
     return f"{cls.__name__}: {' '.join(describe_errors(errors, values).split())}"
 
 
-def _names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the fields of a class by their other names, and the names of its arguments by the fields."""
+def _argument_names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return two maps: from other names of fields to the fields, and from each field to its argument's name."""
     aliases = cast("Mapping[str, str]", getattr(cls, "argument_names", {}))
     of_field = {field: alias for alias, field in aliases.items()}
     fields = cast("Mapping[str, object]", getattr(cls, "__pydantic_fields__", {}))
@@ -146,21 +146,21 @@ class Record(_Record):
 
 
 class IllegalEvent(ValueError):
-    """An event that cannot follow in the current state: this host never writes it there."""
+    """An event that cannot follow in the current state, where this host never writes it."""
 
 
 F = TypeVar("F", bound=Record)
 _Value = TypeVar("_Value")
 
 
-# Redaction: each field that a person, a model or a tool wrote has a mark that says what a redaction leaves of it.
+# Redaction. Each field that a person, a model or a tool wrote has a mark that says what a redaction leaves of it.
 
 
 @dataclass(frozen=True, slots=True)
 class Redactable:
-    """A mark of a field that a person, a model or a tool wrote. A redaction leaves `remains(value)` of it."""
+    """Mark of a field that a person, a model or a tool wrote. A redaction leaves `remains(value)` of its value."""
 
-    remains: Callable[..., object] | None = None  # None: the field's default
+    remains: Callable[..., object] | None = None  # None: the field's default remains
 
 
 def _placeholders(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -178,7 +178,7 @@ Arguments = Annotated[JsonObject, Redactable(_no_members)]
 
 
 def blank(record: F) -> F:
-    """Return the record, and those in it, with the remains of each field that has a mark. Idempotent."""
+    """Return the record as a redaction leaves it, with all records in it. Idempotent."""
     fields = {name: (field, getattr(record, name)) for name, field in type(record).model_fields.items()}
     changed = {name: remains for name, (field, value) in fields.items() if (remains := _remains(field, value)) != value}
     return record.model_copy(update=changed) if changed else record
@@ -195,7 +195,7 @@ def _remains(field: FieldInfo, value: object) -> object:
 
 
 def fields_of(record: BaseModel, target: type[BaseModel], **changes: object) -> dict[str, Any]:
-    """Return the values of a record's fields that another class has by the same name, some of them changed."""
+    """Return the values of the fields that a record shares with another class, with `changed` ones replaced."""
     shared = [name for name in target.model_fields if name in type(record).model_fields]
     return {**{name: getattr(record, name) for name in shared}, **changes}
 
@@ -230,7 +230,7 @@ def _replace_surrogates(value: object) -> object:
 
 
 class EventParser(Generic[F]):
-    """Parser of the events of one kind of log. Built at the first event: a process that only starts Jobs reads none."""
+    """Parser of the events of one kind of log, built at the first event: a process that only starts Jobs reads none."""
 
     def __init__(self, build: Callable[[], TypeAdapter[F]]) -> None:
         self._build = build

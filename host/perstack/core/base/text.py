@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
 
 def plain_text(text: str) -> str:
     """Return the text with lines and tabs, without anything that a terminal obeys."""
-    if text.isascii() and text.isprintable():  # most text: the pattern takes a while to compile
+    if text.isascii() and text.isprintable():  # true of most texts, and compiling the pattern takes long
         return text
     return re.sub(_UNSAFE, "", text)
 
@@ -98,7 +98,7 @@ def approvable_text(text: str) -> str:
     text = counted_blanks(text)
     if _is_plain(text):
         return text
-    return _replaced(_BLANKS_AND_MARKS, text, text.translate(_KINDS), _visible)
+    return _replace_runs(_BLANKS_AND_MARKS, text, text.translate(_KINDS), _visible)
 
 
 def approvable_line(text: str) -> str:
@@ -110,9 +110,9 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").isprintable()
 
 
-def _visible(found: str, before: str) -> str:
-    count = _marks_on(before, found) if _KINDS[ord(found[0])] == _MARK else 0
-    return found[:count] + _escaped(found[count:])
+def _visible(text: str, before: str) -> str:
+    count = _marks_on(before, text) if _KINDS[ord(text[0])] == _MARK else 0
+    return text[:count] + _escape_text(text[count:])
 
 
 def _marks_on(letter: str, marks: str) -> int:
@@ -128,11 +128,16 @@ def _marks_on(letter: str, marks: str) -> int:
 
 def counted_blanks(text: str) -> str:
     """Return the text with each long run of white space, or of invisible characters, replaced by its length."""
-    return _replaced(_LONG_WHITE_SPACE, text, text if _is_plain(text) else text.translate(_KINDS), _counted_lines)
+    return _replace_runs(
+        _LONG_WHITE_SPACE, text, text if _is_plain(text) else text.translate(_KINDS), _describe_long_run
+    )
 
 
-def _replaced(pattern: str, text: str, kinds: str, replacement: Callable[[str, str], str]) -> str:
-    """Replace each part whose kinds match by `replacement(part, the character before it)`."""
+def _replace_runs(pattern: str, text: str, kinds: str, replacement: Callable[[str, str], str]) -> str:
+    """Replace each part whose `kinds` match the pattern by `replacement(part, character before it)`.
+
+    `kinds` has one character for each character of the text.
+    """
     parts: list[str] = []
     end = 0
     for match in re.finditer(pattern, kinds):
@@ -142,11 +147,11 @@ def _replaced(pattern: str, text: str, kinds: str, replacement: Callable[[str, s
     return "".join((*parts, text[end:]))
 
 
-def _counted_lines(text: str, before: str) -> str:
+def _describe_long_run(text: str, before: str) -> str:
     line_ends = text.count("\n")
     if line_ends > _MAX_LINE_ENDS:
         text = f"\n⟦{line_ends:,} line ends⟧\n{text.rpartition(chr(10))[2]}"
-    return _replaced(_LONG_BLANKS, text, text.translate(_KINDS), _describe_blanks)
+    return _replace_runs(_LONG_BLANKS, text, text.translate(_KINDS), _describe_blanks)
 
 
 def _describe_blanks(text: str, before: str) -> str:
@@ -160,10 +165,10 @@ def plain_json(line: bytes) -> bytes:
 
 
 def _escape(match: re.Match[str]) -> str:
-    return _escaped(match[0])
+    return _escape_text(match[0])
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
@@ -247,7 +252,7 @@ def duration(milliseconds: int) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no printing character: several endpoints refuse such a text, also an empty one."""
+    """Return True if a text has no printing character, or none at all: several endpoints refuse such a text."""
     return not any(char.isprintable() and not char.isspace() for char in text)
 
 

@@ -157,7 +157,7 @@ Cost = float | Literal["unknown"]  # US dollars, as far as prices are known
 
 
 def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
-    """Return the known cost, a lower bound; `unknown` if no price was known, None if nothing was used."""
+    """Return the cost as far as prices are known; `unknown` if none is, None if nothing was used."""
     if usage.cost_usd is not None and (usage.cost_usd or not unpriced_tokens):
         return usage.cost_usd
     return "unknown" if unpriced_tokens or usage.total_tokens else None
@@ -216,7 +216,7 @@ NO_AMOUNT = Amount()
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """The refusal of a call that does not fit into a budget, even if it waits."""
+    """The refusal of a call that does not fit into a budget, and would not if it waited for parallel calls."""
 
     budget: BudgetName
     expert: str | None  # None for the Job's budget
@@ -286,7 +286,7 @@ class Spending:
         )
 
     def settle(self, *, is_charged: bool) -> "Spending":
-        """End all attempts. The current generation is charged unless it certainly cost nothing."""
+        """End all attempts. With `is_charged` the reservation of the current generation becomes a charge."""
         if self.reserved is None and not self.sampled:
             return self
         unsettled = self.reservations if is_charged else replace(self, reserved=None).reservations
@@ -303,6 +303,6 @@ NO_SPENDING = Spending()
 
 
 def unreported_charge(reserved: Charge, usage: Usage) -> Charge:
-    """Return the charge that, added to incomplete usage, makes up what was reserved."""
+    """Return the difference between a reservation and incomplete usage, as a charge."""
     cost = max(0.0, (reserved.cost_usd or 0) - (usage.cost_usd or 0))
     return Charge(tokens=max(0, reserved.tokens - usage.total_tokens), cost_usd=cost or None)

@@ -67,7 +67,7 @@ def exec_grant(
 
 
 def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
-    """Return whether a table says how all calls of `exec` are decided; a rule that denies or allows some does not."""
+    """Return True if a table decides about `exec` as a whole; rules that deny or allow some calls do not count."""
     if table.default is not None or any(_is_about_exec(parse_rule(text), skill) for text in table.ask):
         return True
     allowing = map(parse_rule, table.allow)
@@ -75,7 +75,7 @@ def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
 
 
 def denies_exec(expert: Expert, tables: Iterable[Permissions | None]) -> bool:
-    """Return whether a table denies every call of `exec`: then no rule that allows it would have an effect."""
+    """Return True if a table denies every call of `exec`, so that a rule that allows it would have no effect."""
     skill = _base_skill(expert)
     denying = (parse_rule(text) for table in tables if table is not None for text in table.deny)
     return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in denying)
@@ -86,19 +86,19 @@ def _is_about_exec(rule: PermissionRule, skill: str) -> bool:
 
 
 def offers_exec(expert: Expert) -> bool:
-    """Return whether the Expert's base skill offers `exec`."""
+    """Return True if the Expert's base skill offers `exec`."""
     return any(
         is_picked(EXEC, skill.pick, skill.omit) for skill in with_base_skill(expert.skills) if is_base_skill(skill)
     )
 
 
-def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> RuleSet:
+def rules_without_grant(expert: Expert, rule_sets: Iterable[RuleSet] = ()) -> RuleSet:
     """Return the rule set that asks about each program that no rule of this Expert or the project allows."""
     skill = _base_skill(expert)
     allow = tuple(
         dict.fromkeys(
             text
-            for rule_set in in_force
+            for rule_set in rule_sets
             for text in rule_set.permissions.allow
             if rule_set.expert in ("", expert.key)
             and rule_problem(text) is None
@@ -111,12 +111,12 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
 
 
 def is_exec(decided: DecidedCall, expert: Expert) -> bool:
-    """Return whether a decided call may be `exec` of the base skill, under any name that models are shown."""
+    """Return True if a decided call may be `exec` of the base skill, under any name that models are shown."""
     return decided.tool_name.endswith(EXEC) and decided.skill_name == _base_skill(expert)
 
 
 def subject_of(decided: DecidedCall, expert: Expert) -> Subject | None:
-    """Return the meaning of a call's arguments as the definition declares it; None if only its plugin knows it."""
+    """Return the declared meaning of a call's arguments; None if only the plugin of the tool knows it."""
     if is_exec(decided, expert):
         return EXEC_SUBJECT
     for skill in expert.skills:

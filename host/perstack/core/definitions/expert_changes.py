@@ -96,7 +96,11 @@ def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expe
     required: list[JsonValue] = ["name"]
     names: list[str] = []
     if tool == "addSkill":
-        names = [] if project is None or expert is None else [*dict.fromkeys(s.name for _, s in _lent(project, expert))]
+        names = (
+            []
+            if project is None or expert is None
+            else [*dict.fromkeys(s.name for _, s in _lendable_skills(project, expert))]
+        )
         properties["expert"] = {"type": "string", "description": "Who declares it, if several do so differently"}
     elif tool != "removeSkill":
         properties["name"] = {"type": "string", "description": "The Expert"}
@@ -145,39 +149,42 @@ def with_changes(expert: Expert, changes: Iterable[ExpertChange]) -> Expert:
 
 
 def skill_to_add(project: Project, expert: Expert, name: str, owner: str = "") -> Skill:
-    """Return the skill of that name, as the project declares it; `owner` is the key of the Expert that declares it."""
+    """Return the skill `name` as the project declares it. `owner`: key of the declaring Expert; empty for any."""
     if any(skill.name == name for skill in expert.skills):
         raise SkillError(f"you have skill {name!r} already")
-    declared = [(key, skill) for key, skill in _lent(project, expert) if skill.name == name]
-    found = [(key, skill) for key, skill in declared if key == owner] if owner else declared
-    if not found:
+    candidates = [
+        (key, skill)
+        for key, skill in _lendable_skills(project, expert)
+        if skill.name == name and (not owner or key == owner)
+    ]
+    if not candidates:
         reason = f"{owner or 'the project'} declares no skill {name!r} that can be added"
-        others = dict.fromkeys(skill.name for _, skill in _lent(project, expert))
-        raise SkillError(f"{reason}{_listing(others)}; only a person declares another, in perstack.toml")
-    if any(skill != found[0][1] for _, skill in found):
-        owners = ", ".join(key for key, _ in found)
+        others = dict.fromkeys(skill.name for _, skill in _lendable_skills(project, expert))
+        raise SkillError(f"{reason}{_list_names(others)}; only a person declares another, in perstack.toml")
+    if any(skill != candidates[0][1] for _, skill in candidates):
+        owners = ", ".join(key for key, _ in candidates)
         raise SkillError(f"skill {name!r} is declared in different ways by {owners}: say whose with `expert`")
-    return found[0][1]
+    return candidates[0][1]
 
 
 def skill_to_remove(expert: Expert, name: str) -> str:
-    """Return the name of a skill that the Expert has and can do without."""
+    """Return `name` if the Expert has this skill and can do without it."""
     if name == find_base_skill(expert.skills).name:
         raise SkillError(f"{name} cannot be removed: it has the tools that finish a task")
     names = [skill.name for skill in tool_skills(expert.skills) if not is_base_skill(skill)]
     if name not in names:
-        raise SkillError(f"you have no skill {name!r}{_listing(names)}")
+        raise SkillError(f"you have no skill {name!r}{_list_names(names)}")
     return name
 
 
 def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
-    """Return the Expert of that key, which is no delegate of `expert` yet."""
+    """Return the Expert with the key `name`, which is no delegate of `expert` yet."""
     delegate = project.expert(name)
     if delegate is None:
         keys = [key for key in project.experts if _delegate_problem(project, expert, key) is None]
-        raise SkillError(f"there is no Expert {name!r} in this project{_listing(keys)}")
+        raise SkillError(f"there is no Expert {name!r} in this project{_list_names(keys)}")
     problem = _delegate_problem(project, expert, delegate.key)
-    if problem is None and _entry_of(project, expert.delegates, delegate.key) is not None:
+    if problem is None and _find_entry(project, expert.delegates, delegate.key) is not None:
         problem = "you can delegate to it already"
     if problem is not None:
         raise SkillError(f"{delegate.key} is not added: {problem}")
@@ -186,9 +193,9 @@ def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
 
 def delegate_to_remove(project: Project, expert: Expert, name: str) -> str:
     """Return the entry of the Expert's `delegates` for `name`, which is a key or the name of a delegate's tool."""
-    entry = _entry_of(project, expert.delegates, name)
+    entry = _find_entry(project, expert.delegates, name)
     if entry is None:
-        raise SkillError(f"you do not delegate to {name!r}{_listing(expert.delegates)}")
+        raise SkillError(f"you do not delegate to {name!r}{_list_names(expert.delegates)}")
     return entry
 
 
@@ -204,7 +211,7 @@ def check_foreign(project: Project, expert: Expert, delegate_expert: Expert) -> 
         )
 
 
-def _lent(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
+def _lendable_skills(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
     """Return the skills that an Expert may add, each with the key of an Expert that declares it."""
     return [
         (owner_expert.key, skill)
@@ -228,7 +235,7 @@ def _delegate_problem(project: Project, expert: Expert, key: str) -> str | None:
     return delegation_problem(expert.key, key, project.experts)
 
 
-def _entry_of(project: Project, delegates: Sequence[str], name: str) -> str | None:
+def _find_entry(project: Project, delegates: Sequence[str], name: str) -> str | None:
     for entry in delegates:
         declared = project.expert(entry)
         key = entry if declared is None else declared.key
@@ -237,6 +244,6 @@ def _entry_of(project: Project, delegates: Sequence[str], name: str) -> str | No
     return None
 
 
-def _listing(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     text = ", ".join(names)
     return f"; there are: {text}" if text else ""

@@ -85,7 +85,7 @@ def instruction_parts(
 
 
 def names_directory(instruction: str, directory: str) -> bool:
-    """Return whether an instruction was rendered for this working directory."""
+    """Return True if an instruction was rendered for this working directory."""
     return _directory_line(directory) in instruction
 
 

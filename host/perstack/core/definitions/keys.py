@@ -71,7 +71,7 @@ class Key:
     is_inert: Callable[[object], bool] = _never  # returns whether a value, or one item of a list, has no effect
 
     def widens(self, value: object) -> bool:
-        """Return whether a limit permits more spending than `widens_above` does."""
+        """Return True if a limit permits more spending than `widens_above` does."""
         if self.widens_above is None or not isinstance(value, int | float):
             return False
         return value > self.widens_above or (self.zero_lifts and value == 0)

@@ -133,13 +133,13 @@ class PermissionRule:
 
     @property
     def weight(self) -> tuple[bool, int, int, int]:
-        """Weight of the rule: of two matching rules the one with the higher weight wins."""
+        """Weight of the rule: of two matching rules the heavier one decides."""
         arguments = _weight_of(self.bare) if self.bare is not None else sum(glob.weight for _, glob in self.named)
         return self.has_arguments, arguments, self.tool.weight, 0 if self.skill is None else self.skill.weight
 
 
 def _weight_of(bare: Glob) -> int:
-    """Return the characters before the first wildcard, or before options in braces, which a call need not have."""
+    """Return the number of characters before the first wildcard, or before options in braces, which may be absent."""
     options = re.search(r"\{\s*[-+]", bare.literal)
     return bare.weight if options is None else options.start()
 
@@ -158,8 +158,8 @@ def parse_rule(text: str) -> PermissionRule:
         raise ValueError(f"`{text}` has no `)` at its end: write `TOOL(…)`")
     if not parenthesis and ")" in head:
         raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
-    is_delegate, skill, tool = _head(head.strip(), text)
-    bare, named = _arguments(rest[:-1], text) if parenthesis else (None, ())
+    is_delegate, skill, tool = _parse_head(head.strip(), text)
+    bare, named = _parse_arguments(rest[:-1], text) if parenthesis else (None, ())
     group = None if skill is not None or is_delegate or named else _GROUPS.get(tool)
     return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
@@ -172,7 +172,7 @@ def rule_problem(text: str) -> str | None:
     return None
 
 
-def _head(head: str, text: str) -> tuple[bool, str | None, str]:
+def _parse_head(head: str, text: str) -> tuple[bool, str | None, str]:
     if head.startswith(f"{DELEGATE}/"):
         expert = head.removeprefix(f"{DELEGATE}/")
         if not expert:
@@ -186,7 +186,7 @@ def _head(head: str, text: str) -> tuple[bool, str | None, str]:
     return False, skill if separator else None, tool
 
 
-def _arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
+def _parse_arguments(content: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
     if not content.strip():
         raise ValueError(f"`{text}` has empty parentheses: leave them out, or write `TOOL(*)`")
     if re.match(_ARGUMENT_NAME, content) is None:
@@ -213,7 +213,7 @@ _ASKED_ANYWAY = "exec"  # tool of the base skill that asks a person unless the d
 
 
 def _opens_nothing(value: object) -> bool:
-    """Return whether an `allow` rule or a `default` permits no more than a definition without permissions.
+    """Return True if an `allow` rule or a `default` permits no more than a definition without permissions.
 
     A rule with arguments may open a protected file, and one with a skill names tools that are not the base skill's.
     """
@@ -251,8 +251,8 @@ class Permissions(Record):
         return self.default or "allow"
 
     @property
-    def written(self) -> "Permissions":
-        """The table with its default, to compare tables by what they decide."""
+    def with_explicit_default(self) -> "Permissions":
+        """The table with its default made explicit, to compare tables by what they decide."""
         return self if self.default is not None else self.model_copy(update={"default": self.otherwise})
 
 
@@ -268,13 +268,13 @@ class RuleSet(Record):
     approved: Annotated[tuple[str, ...], EMPTIED, Field(exclude_if=falsy)] = ()
 
 
-def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _as_question(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     """Replace rules by a rule that asks a person: unknown rules must neither deny nor allow anything."""
     return (RuleSet(source=REDACTED, permissions=Permissions(default="ask")),) if rule_sets else ()
 
 
 _Emptied = Annotated[tuple[str, ...], EMPTIED]
-RuleSets = Annotated[tuple[RuleSet, ...], Redactable(_asking)]
+RuleSets = Annotated[tuple[RuleSet, ...], Redactable(_as_question)]
 
 
 class Widening(Record):
@@ -316,9 +316,9 @@ def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple
 
 
 def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
-    """Return the rule sets after a person has approved all calls that a rule allows. No `deny` is removed.
+    """Return the rule sets after a person has approved all calls that `rule` allows.
 
-    The same rule in `ask` is not removed either: it matches more calls than a rule that allows.
+    Rules that deny remain, and so does an equal rule in `ask`: it matches more calls than the rule that allows.
     """
     return tuple(rule_set.model_copy(update={"approved": _union(rule_set.approved, (rule,))}) for rule_set in chain)
 
@@ -333,7 +333,7 @@ def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet
 def start_rules(
     parent_rules: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return a new Run's rules: the parent's, and today's missing there, if an Expert's then with the widenings."""
+    """Return a new Run's rules: its parent's, then today's that the parent lacks; an Expert's get the widenings."""
     missing = todays_missing_rules(today, parent_rules, widenings)
     added = (apply_widenings(rule_set, widenings) if rule_set.expert else rule_set for rule_set in missing)
     return (*parent_rules, *added)
@@ -342,13 +342,14 @@ def start_rules(
 def todays_missing_rules(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return today's rules that a Run does not have yet, as written or with later widenings applied."""
-    existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in chain]
+    """Return today's rules that a Run lacks: it has them neither as written nor with some of the widenings applied."""
+    existing = [(rule_set.expert, rule_set.permissions.with_explicit_default) for rule_set in chain]
     return tuple(
         rule_set
         for rule_set in today
         if not any(
-            (rule_set.expert, apply_widenings(rule_set, widenings[first:]).permissions.written) in existing
+            (rule_set.expert, apply_widenings(rule_set, widenings[first:]).permissions.with_explicit_default)
+            in existing
             for first in range(len(widenings) + 1)
         )
     )
@@ -357,11 +358,13 @@ def todays_missing_rules(
 def missing_parent_rules(
     chain: Sequence[RuleSet], parent_rules: Iterable[RuleSet], widening: Widening | None
 ) -> tuple[RuleSet, ...]:
-    """Return the parent's rules that are missing in a Run's `chain`, to which `widening` will be applied next."""
+    """Return the parent's rules that a Run lacks in its `chain` and will lack after `widening` is applied."""
     widened = () if widening is None else apply_widening_to_all(chain, widening)
-    existing = [(rule_set.expert, rule_set.permissions.written) for rule_set in (*chain, *widened)]
+    existing = [(rule_set.expert, rule_set.permissions.with_explicit_default) for rule_set in (*chain, *widened)]
     return tuple(
-        rule_set for rule_set in parent_rules if (rule_set.expert, rule_set.permissions.written) not in existing
+        rule_set
+        for rule_set in parent_rules
+        if (rule_set.expert, rule_set.permissions.with_explicit_default) not in existing
     )
 
 

@@ -63,7 +63,7 @@ def _status_problem(names: Iterable[str]) -> str | None:
 
 
 class Retention(Record):
-    """`[retention]`: which Jobs are removed automatically. Each meets all given conditions; without one, none is."""
+    """`[retention]`: which Jobs are removed automatically: those that meet all conditions, none without a condition."""
 
     older_than: Annotated[
         str | None, Rule(span_problem), Key("only Jobs without a write for this time, such as `30d`", effect="writes")

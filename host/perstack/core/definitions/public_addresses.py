@@ -21,7 +21,7 @@ _RESERVED = (  # never public. The standard library is not asked: its answer dep
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address and every address that it wraps are public. Raises ValueError for an invalid one."""
+    """Return True if an address and every address that it wraps are public. Raises ValueError for an invalid one."""
     address = ip_address(text.partition("%")[0])
     return all(map(_is_public_unicast, (address, *_embedded_ipv4(address))))
 

@@ -43,9 +43,8 @@ class SeriesDefinition(SharedKeys):
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return the definition to record for one Expert of a project."""
     members = with_delegates(project, (expert.key,))
-    if any(
-        picked_changing_tools(find_base_skill(item.skills)) for item in members
-    ):  # it may add any Expert, or a skill of any
+    # with tools to change itself an Expert may add every other one, and the skills of each
+    if any(picked_changing_tools(find_base_skill(item.skills)) for item in members):
         members = with_delegates(project, (expert.key, *project.experts))
     experts = tuple(without_secrets(item) for item in members)
     values = {"experts": experts, "provider": _provider_name(project.provider), "chosen": chosen.without_excluded()}

@@ -79,7 +79,7 @@ def _host_problem(host: str) -> str | None:
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
-    """Return whether a path is one of `roots` or below one."""
+    """Return True if a path is one of `roots` or below one."""
     plain = normpath(path)
     return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
@@ -162,20 +162,20 @@ def narrow_policy(own_policy: SandboxPolicy | None, callers_policy: SandboxPolic
     """Return a delegate's policy, restricted to its caller's. Raises UsageError if no runtime can satisfy both."""
     if callers_policy is None:
         return own_policy
-    mine = own_policy or SandboxPolicy()
-    runtimes = {mine.runtime, callers_policy.runtime} - {LOCAL}
+    delegates_policy = own_policy or SandboxPolicy()
+    runtimes = {delegates_policy.runtime, callers_policy.runtime} - {LOCAL}
     if len(runtimes) > 1:
         raise UsageError(
-            f"a delegate that asks for the runtime {mine.runtime} is called by an Expert whose runtime is"
+            f"a delegate that asks for the runtime {delegates_policy.runtime} is called by an Expert whose runtime is"
             f" {callers_policy.runtime}: give both the same runtime"
         )
     policy = SandboxPolicy(
         runtime=next(iter(runtimes), LOCAL),
-        writable=_common_paths(mine.writable, callers_policy.writable),
-        readable=_common_paths(mine.readable, (*callers_policy.readable, *callers_policy.writable)),
-        env=tuple(name for name in mine.env if name in callers_policy.env),
-        network=tuple(_common_destinations(mine.network, callers_policy.network)),
-        **{name: _lower_limit(getattr(mine, name), getattr(callers_policy, name)) for name in _LIMITS},
+        writable=_common_paths(delegates_policy.writable, callers_policy.writable),
+        readable=_common_paths(delegates_policy.readable, (*callers_policy.readable, *callers_policy.writable)),
+        env=tuple(name for name in delegates_policy.env if name in callers_policy.env),
+        network=tuple(_common_destinations(delegates_policy.network, callers_policy.network)),
+        **{name: _lower_limit(getattr(delegates_policy, name), getattr(callers_policy, name)) for name in _LIMITS},
     )
     # an empty policy confines nothing, like None
     return None if policy == SandboxPolicy() else policy
@@ -221,6 +221,6 @@ IGNORED_RUNTIMES = ("docker", "cursor", "claude-code", "gemini")
 
 
 def runtime_of(*names: str | None) -> str:
-    """Return the plugin name of the first given runtime; `local` without one, or if it is one to ignore."""
+    """Return the plugin of the first runtime that is not None; `local` without one, or for an ignored runtime."""
     name = next((item for item in names if item is not None), LOCAL)
     return LOCAL if name in (EARLIER_LOCAL, *IGNORED_RUNTIMES) else name

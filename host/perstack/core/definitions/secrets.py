@@ -96,13 +96,14 @@ def _mask(value: str) -> str:
 
 
 def _unmask_skill(skill: AnySkill, today: AnySkill | None) -> AnySkill:
+    """Return a recorded skill with the secrets of today's skill; unchanged if that is missing or of another type."""
     if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
         secrets = secrets_of(today)
         args = _restore_args(skill.args, today.args, masked_args(today.args), secrets)
-        # a variable that today's skill does not have gets an empty value
-        now = {name: today.env.get(name, "") for name in skill.env}
+        # a variable that today's skill lacks is empty, so that the number of texts stays equal
+        variables = {name: today.env.get(name, "") for name in skill.env}
         env = _restore_args(
-            tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets
+            tuple(skill.env.values()), tuple(variables.values()), tuple(masked_variables(variables).values()), secrets
         )
         return skill.model_copy(update={"args": args, "env": dict(zip(skill.env, env, strict=True))})
     if isinstance(skill, McpSseSkill) and isinstance(today, McpSseSkill):
@@ -117,14 +118,14 @@ def _unmask_skill(skill: AnySkill, today: AnySkill | None) -> AnySkill:
                 update["oauth"] = today.oauth
         return skill.model_copy(update=update)
     if isinstance(skill, PluginSkill) and isinstance(today, PluginSkill):
-        return _unmasked_plugin(skill, today)
+        return _unmask_plugin(skill, today)
     return skill
 
 
-def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
-    recorded, now = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
+def _unmask_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
+    recorded, current = tuple(texts_in(skill.settings)), tuple(texts_in(today.settings))
     masked = tuple(texts_in(masked_settings(today.settings)))
-    texts = iter(_restore_args(recorded, now, masked, secrets_of(today)))
+    texts = iter(_restore_args(recorded, current, masked, secrets_of(today)))
     return skill.model_copy(update={"settings": map_texts(skill.settings, lambda _: next(texts))})
 
 

@@ -314,7 +314,7 @@ class Overrides(metaclass=StrictCalls):
         check_budget(**{name: getattr(self, name) for name in Budget.model_fields})
 
     def playing(self, setting: ProviderSetting) -> ProviderSetting:
-        """Return the settings of provider `recorded`, with the caller's choices about the recording."""
+        """Return settings of provider `recorded` with the caller's choices about the recording added."""
         values: JsonObject = {
             "recording": self.recording,
             "tools": self.recorded_tools,
@@ -354,16 +354,16 @@ class Overrides(metaclass=StrictCalls):
         return type(self)(**_dump_overrides(self))
 
     def filled(self, **earlier: Any) -> Self:
-        """Return a copy that has the `earlier` values of fields that are unset here."""
+        """Return a copy in which unset fields have the values of `earlier`."""
         return replace(self, **{name: value for name, value in earlier.items() if _is_unset(getattr(self, name))})
 
     def or_else(self, earlier: Self) -> Self:
-        """Return a copy that has the recorded values of `earlier` for fields that are unset here."""
+        """Return a copy in which unset fields have the recorded values of `earlier`."""
         return self.filled(**_dump_overrides(earlier))
 
 
 def _no_overrides() -> Overrides:
-    """Return settings that keep all of the definitions, without building the schema."""
+    """Return overrides that change nothing, without building pydantic's schema."""
     overrides = object.__new__(Overrides)
     vars(overrides).update({field.name: getattr(Overrides, field.name) for field in fields(Overrides)})
     return overrides
@@ -409,7 +409,7 @@ _R = TypeVar("_R", bound=Record)
 
 
 def intern_record(record: _R) -> _R:
-    """Return an equal record that is kept already; without one this record, which later calls return."""
+    """Return an equal record of an earlier call; without one this record, which later calls then return."""
     earlier = cast("_R", _INTERNED.setdefault((type(record), record.to_json()), record))
     return earlier if earlier == record else record  # values that JSON leaves out may differ
 

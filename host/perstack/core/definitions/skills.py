@@ -44,7 +44,7 @@ _Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
 
 
 class Subject(Record):
-    """Meaning of a tool's arguments; a permission rule's bare glob is compared with these."""
+    """Meaning of a tool's arguments: the bare glob of a permission rule is compared with arguments named here."""
 
     paths: Annotated[_Arguments, Key("arguments that are paths in the workspace, or lists of them", effect="text")] = ()
     urls: Annotated[_Arguments, Key("arguments that are addresses, or lists of them", effect="text")] = ()
@@ -174,7 +174,7 @@ class DecidedCall(Record):
 def without_verdict(decided: DecidedCall) -> DecidedCall:
     """Return a decided call with the verdicts of the first two stages alone.
 
-    A refused call has lost its kind: with a skill `delegate/…` it counts as a delegation, otherwise as a tool's call.
+    The kind of a refused call is lost: with a skill `delegate/…` it becomes a delegation, otherwise a call of a tool.
     """
     kind: ToolKind = "delegate" if decided.skill_name.startswith("delegate/") else "tool"
     plain: dict[str, object] = {"rule": "", "stage": "", "asks": False, "opens": (), "approved_by": "", "problem": None}
@@ -494,7 +494,7 @@ def tool_skills(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
 
 
 def with_base_skill(skills: Iterable[AnySkill]) -> list[Skill]:
-    """Return the declared skills that offer tools, with the base skill first unless it is declared."""
+    """Return the declared skills that offer tools; the base skill comes first if it is not declared."""
     offering = tool_skills(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
@@ -507,12 +507,12 @@ def _undeclared_base() -> McpStdioSkill:
 
 
 def find_base_skill(skills: Iterable[AnySkill]) -> Skill:
-    """Return the base skill as it is declared, or else the default that every Expert has."""
+    """Return the base skill as declared; without a declaration the default that every Expert has."""
     return next(skill for skill in with_base_skill(skills) if is_base_skill(skill))
 
 
 def picked_changing_tools(base: Skill) -> tuple[ChangingTool, ...]:
-    """Return the tools for changing the Expert that a base skill's `pick` names and `omit` does not remove."""
+    """Return the tools with which an Expert changes itself, as far as the base skill's `pick` and `omit` offer them."""
     return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
 
@@ -522,12 +522,12 @@ def agent_skills(skills: Iterable[AnySkill]) -> tuple[AgentSkill, ...]:
 
 
 def shared_definition(definition: Skill) -> Skill:
-    """Return the part of a definition that identifies a skill: all but how one Expert uses it."""
+    """Return what identifies a skill: its definition without the keys about its use by one Expert."""
     return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None, "required": False})
 
 
 def is_base_skill(skill: Skill) -> bool:
-    """Return whether a declaration means the built-in base skill, under any name and version."""
+    """Return True if a declaration means the built-in base skill, under any name and version."""
     if not isinstance(skill, McpStdioSkill):
         return False
     package = skill.package_name or ""
@@ -569,7 +569,7 @@ def without_groups(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
-    """Return whether `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
+    """Return True if `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
     picked = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
     return picked and not any(fnmatchcase(name, pattern) for pattern in omit)
 

@@ -58,17 +58,17 @@ def merged_definitions(old: Definitions, new: Definitions) -> Definitions:
 
 
 def unrecorded_definitions(current: Definitions, recorded: Definitions) -> dict[str, dict[str, str]]:
-    """Return the definitions that differ from the recorded ones, or are not recorded."""
-    found = {
+    """Return the current definitions that are not recorded, or are recorded differently."""
+    changed = {
         skill: {name: digest for name, digest in digests.items() if recorded.get(skill, {}).get(name) != digest}
         for skill, digests in current.items()
     }
-    return {skill: digests for skill, digests in found.items() if digests}
+    return {skill: digests for skill, digests in changed.items() if digests}
 
 
 def definition_diff(old: ToolSpec | None, new: ToolSpec | None) -> tuple[str, ...]:
     """Return the lines that differ, each after `- ` or `+ `. None: there is no tool, or its definition is unknown."""
-    return text_diff("" if old is None else _text(old), "" if new is None else _text(new))
+    return text_diff("" if old is None else _definition_text(old), "" if new is None else _definition_text(new))
 
 
 def text_diff(old: str, new: str) -> tuple[str, ...]:
@@ -80,11 +80,11 @@ def text_diff(old: str, new: str) -> tuple[str, ...]:
     return tuple(f"{sign} {as_text(line).rstrip(chr(10))}" for hunk in hunks for sign, line in hunk.lines)
 
 
-def _text(spec: ToolSpec) -> str:
-    return "\n".join(_lines(spec)) + "\n"
+def _definition_text(spec: ToolSpec) -> str:
+    return "\n".join(_definition_lines(spec)) + "\n"
 
 
-def _lines(spec: ToolSpec) -> Iterator[str]:
+def _definition_lines(spec: ToolSpec) -> Iterator[str]:
     description = spec.description.splitlines() or [""]
     yield f"description: {description[0]}"
     yield from (f"    | {line}" for line in description[1:])  # no line of a server's text looks like one of ours

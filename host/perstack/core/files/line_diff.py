@@ -28,7 +28,7 @@ class Effort:
 
 
 class Match(NamedTuple):
-    """A stretch of equal lines."""
+    """A range of equal lines in two texts."""
 
     old: int  # index of its first line in the old text
     new: int  # index of its first line in the new text
@@ -47,7 +47,7 @@ class Hunk(NamedTuple):
     @property
     def head(self) -> str:
         """The header of the hunk in a unified diff."""
-        return f"@@ -{_range(self.old, self.old_size)} +{_range(self.new, self.new_size)} @@"
+        return f"@@ -{_range_text(self.old, self.old_size)} +{_range_text(self.new, self.new_size)} @@"
 
 
 class LineDiff(NamedTuple):
@@ -73,7 +73,7 @@ def line_diff(old: Sequence[bytes], new: Sequence[bytes], effort: Effort, contex
 
 
 def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[Match]:
-    """Return the equal stretches of both texts in order, each as long as possible."""
+    """Return the ranges of equal lines in order, each as long as possible."""
     blocks = _BoundedMatcher(old, new, effort).get_matching_blocks()
     return [Match(*block) for block in blocks if block.size]
 
@@ -92,7 +92,7 @@ class _BoundedMatcher(SequenceMatcher[bytes]):
         self._steps = [0, *accumulate(1 + len(self.b2j.get(line, ())) for line in old)]
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Block:
-        """Return a common beginning or end, which needs no search and no effort, or else the longest equal stretch."""
+        """Return a common beginning or end, which costs no effort, or else the longest range of equal lines."""
         ahi, bhi = len(self.a) if ahi is None else ahi, len(self.b) if bhi is None else bhi
         longest = min(ahi - alo, bhi - blo)
         size = _equal_size(self.a, range(alo, alo + longest), self.b, range(blo, blo + longest))
@@ -101,7 +101,7 @@ class _BoundedMatcher(SequenceMatcher[bytes]):
         size = _equal_size(self.a, range(ahi - 1, ahi - 1 - longest, -1), self.b, range(bhi - 1, bhi - 1 - longest, -1))
         if size:
             return Block(ahi - size, bhi - size, size)
-        # Without this limit, lines that each occur often take time that grows with the cube of their number.
+        # Without this limit the time grows with the cube of the number of lines, if each line occurs often.
         if not self._effort.spend(self._steps[ahi] - self._steps[alo]):
             return Block(alo, blo, 0)
         return super().find_longest_match(alo, ahi, blo, bhi)
@@ -149,7 +149,7 @@ def _hunk(
     return Hunk(i0 + bool(old_size), old_size, j0 + bool(new_size), new_size, tuple(lines))
 
 
-def _range(first: int, size: int) -> str:
+def _range_text(first: int, size: int) -> str:
     return str(first) if size == 1 else f"{first},{size}"
 
 

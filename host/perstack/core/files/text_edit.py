@@ -13,13 +13,13 @@ _LF = b"\n"
 class Replacement:
     """A piece of a file that an edit replaces, in the file's own line endings."""
 
-    at: int  # offset of the piece in bytes
+    offset: int  # of the piece, in bytes
     old: bytes
     new: bytes
 
-    def applied(self, data: bytes) -> bytes:
+    def apply(self, data: bytes) -> bytes:
         """Return the data with the piece replaced."""
-        return data[: self.at] + self.new + data[self.at + len(self.old) :]
+        return data[: self.offset] + self.new + data[self.offset + len(self.old) :]
 
 
 def find_replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacement:
@@ -34,7 +34,7 @@ def find_replacement(data: bytes, old: bytes, new: bytes, name: str) -> Replacem
             f"oldText does not occur in {name}; read the file and copy the text exactly, with its spaces and newlines"
         )
     if (start := data.find(text)) != data.rfind(text):
-        lines = _lines_of(data, text)
+        lines = _line_numbers(data, text)
         raise SkillError(f"oldText occurs more than once in {name} (lines {lines}); give more of its surroundings")
     return Replacement(start, text, _with_endings(new, _line_ending(text, data)))
 
@@ -54,7 +54,7 @@ def _with_endings(new: bytes, ending: bytes) -> bytes:
     return new.replace(_CRLF, _LF).replace(_LF, ending)
 
 
-def _lines_of(data: bytes, text: bytes) -> str:
+def _line_numbers(data: bytes, text: bytes) -> str:
     line_numbers: list[str] = []
     position = data.find(text)
     while position >= 0 and len(line_numbers) < 5:

@@ -18,12 +18,11 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.facts import Answer as Said
 from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.schemas.json_schema import Checker, Meter
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.next_steps import GiveAnswer as NextStepsAnswer
+from perstack.next_steps import GiveAnswer
 
 YES = frozenset(
     ["yes", "y", "true", "ok", "okay", "accept", "accepted", "allow", "allowed", "approve", "approved", "confirm"]
@@ -72,7 +71,7 @@ class AcceptedAnswers:
 
     @property
     def is_restricted(self) -> bool:
-        """True if only certain texts are answers."""
+        """True if not every text is an answer."""
         return self.schema is not None or not self.allows_other
 
 
@@ -111,9 +110,9 @@ def yes_or_no(text: str) -> YesNo | None:
 
     >>> yes_or_no("No: not on a Friday.") YesNo(is_yes=False, words='not on a Friday.')
     """
-    alone = text.strip().lower().rstrip(".!")
-    if alone in YES | NO:
-        return YesNo(alone in YES)
+    yes_no = text.strip().lower().rstrip(".!")
+    if yes_no in YES | NO:
+        return YesNo(yes_no in YES)
     match = _WORD_AND_COMMENT.fullmatch(text.strip())
     if match is None:
         return None
@@ -170,7 +169,7 @@ def read_answer(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
     if allowed.schema is not None:
         return _read_form(allowed.schema, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
     if allowed.is_list:
-        return _read_several(allowed, answer)
+        return _read_list(allowed, answer)
     reading = _read_yes_no(allowed, answer) if allowed.is_yes_no else _read_option(allowed, answer)
     if reading is not None:
         return reading
@@ -181,16 +180,16 @@ def read_answer(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
 
 def read_approval(question: OpenQuestion, text: str) -> Approval:
     """Return the decision on a call that waits for approval. Raises UsageError naming what is accepted."""
-    alone = text.strip()
-    changed = _changed_arguments(alone)
+    yes_no = text.strip()
+    changed = _changed_arguments(yes_no)
     if changed is not None:
         return Approval(decision="once", changed=changed)
-    word, _, rule = (part.strip() for part in alone.partition(":"))
+    word, _, rule = (part.strip() for part in yes_no.partition(":"))
     if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in question.offers):
         return Approval(decision="job", rule=rule)
     if word.casefold() == ALWAYS_HERE and rule in question.offers:
         return Approval(decision="project", rule=rule)
-    decision = yes_or_no(alone)
+    decision = yes_or_no(yes_no)
     if decision is None or (
         decision.is_yes and decision.words
     ):  # «yes: but to another branch» is not a yes to this call
@@ -208,7 +207,7 @@ def _changed_arguments(text: str) -> JsonObject | None:
     word, _, rest = text.partition(" ")
     if word.casefold() != WITH:
         return None
-    args = _parsed(rest.strip())
+    args = _parse_json(rest.strip())
     if not isinstance(args, dict):
         raise UsageError(f'the changed arguments are not a JSON object: say {WITH} {{"NAME": VALUE, …}}')
     return args
@@ -229,7 +228,7 @@ def read_job_answer(asking_question: OpenQuestion, text: str) -> str | Answer | 
 def describe_accepted(allowed: AcceptedAnswers) -> str:
     """Return the text that names the accepted answers to a person."""
     if allowed.schema is not None:
-        fields = _fields(allowed.schema)
+        fields = _form_fields(allowed.schema)
         if not fields:
             return "answer yes or no"
         names = ", ".join(f"{name} ({schema.get('type', 'string')})" for name, schema in fields.items())
@@ -254,7 +253,7 @@ def _are_yes_no(options: tuple[str, ...]) -> bool:
 
 
 def _read_yes_no(allowed: AcceptedAnswers, answer: JsonValue) -> Reading | None:
-    fields = _as_object(answer)
+    fields = _parse_object(answer)
     if fields is not None:
         return _read_object(allowed, fields)
     decision = _read_decision(answer)
@@ -278,17 +277,19 @@ def _read_object(allowed: AcceptedAnswers, fields: JsonObject) -> Reading | None
 
 
 def _match_option(allowed: AcceptedAnswers, decision: YesNo, value: JsonValue) -> Reading:
+    """Return the reading of a yes or no: its text is the option that means it, with the comment."""
     label = next(text for text in allowed.options if (option := yes_or_no(text)) and option.is_yes is decision.is_yes)
     comment = decision.words if isinstance(value, bool) else ""  # an object contains the comment
     return Reading(value, comment, text=f"{label}: {decision.words}" if decision.words else label)
 
 
-def _as_object(answer: JsonValue) -> JsonObject | None:
-    parsed = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("{") else answer
+def _parse_object(answer: JsonValue) -> JsonObject | None:
+    parsed = _parse_json(answer) if isinstance(answer, str) and answer.lstrip().startswith("{") else answer
     return parsed if isinstance(parsed, dict) else None
 
 
 def _read_option(allowed: AcceptedAnswers, answer: JsonValue) -> Reading | None:
+    """Return the option that an answer spells, if need be without regard to case; None if it spells none."""
     if not isinstance(answer, str):
         return None
     folded = answer.strip().casefold()
@@ -297,9 +298,9 @@ def _read_option(allowed: AcceptedAnswers, answer: JsonValue) -> Reading | None:
     return None if match is None else Reading(match, text=match)
 
 
-def _read_several(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
+def _read_list(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
     """Read a list of options, or a text with commas between them. Raises UsageError naming what is accepted."""
-    items = _parsed(answer) if isinstance(answer, str) and answer.lstrip().startswith("[") else answer
+    items = _parse_json(answer) if isinstance(answer, str) and answer.lstrip().startswith("[") else answer
     texts = items if isinstance(items, list) else []
     if isinstance(items, str):
         parts: list[JsonValue] = [part.strip() for part in items.split(",")]
@@ -322,12 +323,12 @@ def _read_form(requested_schema: JsonObject, text: str) -> Reading:
     action = _REFUSALS.get(text.strip().lower())
     if action is not None:
         return Reading({}, action=action)
-    fields = _fields(requested_schema)
-    alone = yes_or_no(text)
-    if not fields and alone is not None and not alone.words:
-        return Reading({}, action="accept" if alone.is_yes else "decline")
-    content = _content(fields, text)
-    problem = _problem(requested_schema, content)
+    fields = _form_fields(requested_schema)
+    yes_no = yes_or_no(text)
+    if not fields and yes_no is not None and not yes_no.words:
+        return Reading({}, action="accept" if yes_no.is_yes else "decline")
+    content = _form_content(fields, text)
+    problem = _content_problem(requested_schema, content)
     if problem is not None:
         raise UsageError(
             f"the answer does not fit: {problem}; {describe_accepted(AcceptedAnswers(schema=requested_schema))}"
@@ -335,39 +336,40 @@ def _read_form(requested_schema: JsonObject, text: str) -> Reading:
     return Reading(content or {})
 
 
-def _fields(requested_schema: JsonObject) -> dict[str, JsonObject]:
+def _form_fields(requested_schema: JsonObject) -> dict[str, JsonObject]:
     properties = requested_schema.get("properties")
     fields = properties if isinstance(properties, dict) else {}
     return {name: schema if isinstance(schema, dict) else {} for name, schema in fields.items()}
 
 
-def _content(fields: dict[str, JsonObject], text: str) -> JsonObject | None:
-    parsed = _parsed(text)
+def _form_content(fields: dict[str, JsonObject], text: str) -> JsonObject | None:
+    """Return the content of a form: an object, or the value of the only field; None for any other text."""
+    parsed = _parse_json(text)
     if isinstance(parsed, dict):
         return {**_defaults(fields), **parsed}
     if len(fields) != 1:
         return None
     ((name, schema),) = fields.items()
-    return {name: _value(schema, text, parsed)}
+    return {name: _field_value(schema, text, parsed)}
 
 
 def _defaults(fields: dict[str, JsonObject]) -> JsonObject:
     return {name: schema["default"] for name, schema in fields.items() if "default" in schema}
 
 
-def _value(schema: JsonObject, text: str, parsed: JsonValue) -> JsonValue:
+def _field_value(schema: JsonObject, text: str, parsed: JsonValue) -> JsonValue:
     kind = schema.get("type", "string")
     if kind == "string":
         return text
-    alone = yes_or_no(text)
-    if kind == "boolean" and alone is not None and not alone.words:
-        return alone.is_yes
+    yes_no = yes_or_no(text)
+    if kind == "boolean" and yes_no is not None and not yes_no.words:
+        return yes_no.is_yes
     if kind == "array" and not isinstance(parsed, list):
         return [part.strip() for part in text.split(",")]
     return parsed
 
 
-def _problem(requested_schema: JsonObject, content: JsonObject | None) -> str | None:
+def _content_problem(requested_schema: JsonObject, content: JsonObject | None) -> str | None:
     if content is None:
         return "it is not a JSON object"
     violation = Checker({"type": "object", **requested_schema}).violation(content, Meter(_CHECK_STEPS))
@@ -376,7 +378,7 @@ def _problem(requested_schema: JsonObject, content: JsonObject | None) -> str | 
     return f"{violation.place}: {violation.message}" if violation.place else violation.message
 
 
-def _parsed(text: str) -> JsonValue:
+def _parse_json(text: str) -> JsonValue:
     """Return the parsed JSON, or the text itself if it is not JSON."""
     try:
         parsed: JsonValue = json.loads(text)
@@ -385,12 +387,12 @@ def _parsed(text: str) -> JsonValue:
     return parsed
 
 
-# Answers with their origin.
+# Answers before they are read, with their origin.
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadAnswer:
-    """An answer that is not read yet, with its origin."""
+    """An answer as it arrived, with its origin: it is read once the question is known."""
 
     text: str
     by: By
@@ -398,14 +400,14 @@ class UnreadAnswer:
     signal: str | None = None  # event from outside that contains it; None for a person's answer
     changed: JsonObject | None = None  # changed arguments of the call that it approves, in place of a text
 
-    def read_for(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return the answer to this question. Raises UsageError, also if only a person who names it may answer."""
+    def read_for(self, question: OpenQuestion) -> str | Answer | Approval:
+        """Return the answer to this question. Raises UsageError if it does not fit, or may not approve the call."""
         if question.call_digest:
             self._check_approval(question)
         return self.read_unchecked(question)
 
-    def read_unchecked(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return the answer to this question, without a check of its author. Raises UsageError."""
+    def read_unchecked(self, question: OpenQuestion) -> str | Answer | Approval:
+        """Return the answer to this question, without a check of who gives it. Raises UsageError if it does not fit."""
         if self.changed is None:
             return read_job_answer(question, self.text)
         if not question.call_digest:
@@ -415,7 +417,7 @@ class UnreadAnswer:
     def _check_approval(self, question: OpenQuestion) -> None:
         if self.signal is not None:
             text = f"{question.id} asks for a person's approval, which an event from outside cannot give"
-            raise UsageError(text, next_steps=(NextStepsAnswer(question.id, is_approval=True),))
+            raise UsageError(text, next_steps=(GiveAnswer(question.id, is_approval=True),))
         if self.question_id is None:
-            step = NextStepsAnswer(question.id, is_approval=True)
+            step = GiveAnswer(question.id, is_approval=True)
             raise UsageError("an approval must name the question that it answers", next_steps=(step,))

@@ -183,8 +183,8 @@ class Ledger:
             self._accounts[account].open -= amount
         return True
 
-    def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NO_AMOUNT) -> Grant | WaitForRoom | BudgetRefusal:
-        """Decide about a generation with a known maximum cost, of which the caller already holds `mine`."""
+    def reserve(self, run_id: str, bound: Bound, *, own: Amount = NO_AMOUNT) -> Grant | WaitForRoom | BudgetRefusal:
+        """Decide about a generation with a known maximum cost. `own`: amount that the caller holds already."""
         tightest, reply_tokens = JOB, bound.wanted
         for key in self._keys[run_id]:
             tokens = bound.reply_tokens_within(self._accounts[key].remaining)
@@ -193,7 +193,7 @@ class Ledger:
         if reply_tokens >= min(bound.least, bound.wanted):
             return Grant(reply_tokens, bound.with_reply(reply_tokens))
         account = self._accounts[tightest]
-        releasable = account.open - mine
+        releasable = account.open - own
         is_anything_open = releasable.tokens > 0 or releasable.nano > 0
         later_tokens = bound.reply_tokens_within(account.remaining + releasable)
         if is_anything_open and later_tokens >= min(bound.least, bound.wanted):
@@ -201,7 +201,7 @@ class Ledger:
         return _excess(tightest, account, bound)
 
     def excess_of_calls(self, run_id: str, calls: int) -> BudgetRefusal | None:
-        """Return why so many tool calls would exceed a budget; None if they would not."""
+        """Return the refusal of `calls` more tool calls that would exceed a budget; None if they fit."""
         for key in self._keys[run_id]:
             account = self._accounts[key]
             limit = account.limit.max_tool_calls
@@ -210,7 +210,7 @@ class Ledger:
         return None
 
     def amounts_for_delegate(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
-        """Return what a delegate may spend: under `JOB` the least of the Run's accounts, and its Expert's rest."""
+        """Return what a delegate may spend: under `JOB` the least of the Run's accounts; under its key its Expert's."""
         job_amounts: dict[Unit, int] = {}
         for key in self._keys[run_id]:
             for unit, amount in self._accounts[key].amounts.items():
@@ -269,7 +269,7 @@ class Ledger:
     def _open_accounts(self, run: Run) -> None:
         above, own = run.start.delegated_by, run.start.expert.budget
         keys = (JOB,) if above is None else self._keys.get(above.run_id, (JOB,))
-        # The Coordinator's own budget is part of the Job's.
+        # The Coordinator gets no account of its own: the budget of its Expert is in the Job's already.
         if above is not None and own is not None and run.start.expert_key not in keys:
             keys = (*keys, run.start.expert_key)
             self._accounts.setdefault(run.start.expert_key, _Account(own))
@@ -303,7 +303,7 @@ _NEVER_SENT = frozenset(("ConnectError", "CircuitOpen", "Certificate", "BadReque
 
 
 def excess_over(usage: Usage, reserved: Charge | None) -> Charge | None:
-    """Return the usage beyond the reservation; None if there is none."""
+    """Return the usage that exceeds its reservation; None if none does."""
     if reserved is None:
         return None
     used, maximum = Amount.of_usage(usage), Amount.of_charge(reserved)

@@ -32,7 +32,7 @@ class CheckpointCall(Record):
 
 
 class MessagesRef(Record):
-    """A reference to messages: those of `base`, then the Run's up to log line `through`, whose hash is `sha256`."""
+    """Reference to messages: those of `base`, then the Run's own up to line `through`, whose hash is `sha256`."""
 
     through: int
     base: ContinuedFrom | None = None

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from perstack.core.runs.events.lifecycle import ResumeReason
     from perstack.core.runs.state import Run
 
-START_TIMEOUT_MS = 30_000  # after it, a Job that has not begun counts as lost: the process that was to begin it died
+START_TIMEOUT_MS = 30_000  # a Job that has not begun by then is lost: the process that was to begin it has died
 
 JobState = Literal[
     JobStatus,
     "notBegun",  # no Run yet, and the process that is to begin it may still do so
     "lost",  # no Run, and that process has died
-    "deleted",  # no Run any more
+    "deleted",  # it had Runs, and has none now
     "leftToWorkers",  # stoppedByInterrupt, and workers continue it unless a person has stopped it
-    "limited",  # stoppedByInterrupt, until a rate limit is over; `queued` if workers continue it
-    "limitOver",  # stoppedByInterrupt, until a rate limit that is over
+    "limited",  # stoppedByInterrupt by a rate limit that is not over; `queued` if workers continue it
+    "limitOver",  # stoppedByInterrupt by a rate limit that is over
     "closed",  # closed for good
 ]
 
@@ -46,7 +46,7 @@ DueAction = Literal[
     "pause",  # the owner pauses
     "fail",  # the owner fails
     "finish",  # the owner has its result, or will never have one
-    "-",  # the owner never sees that state
+    "-",  # the owner never sees a Job in that state
 ]
 
 JobOwner = Literal[
@@ -96,9 +96,9 @@ class NeedJob:
 def job_state(
     summary: JobSummary | None, now: int, *, by_workers: bool | None = None, missing_ms: int = 0, was_seen: bool = False
 ) -> JobState:
-    """Return the state of a Job, which is None if it has no Run.
+    """Return the state of a Job. `summary`: None if it has no Run.
 
-    `by_workers`: True if workers continue the Job; if omitted, they do if it was submitted. `missing_ms`: milliseconds
+    `by_workers`: True if workers continue the Job; None: they do if it was submitted. `missing_ms`: milliseconds
     since the Job was to begin. `was_seen`: True if it is known to have begun.
     """
     if summary is None:
@@ -140,7 +140,7 @@ def stop_reason(summary: JobSummary) -> str:
             return "waits for the provider's rate limit" if summary.pause_reason == "rate_limit" else "was interrupted"
 
 
-# Runs that a worker resumes by itself.
+# Which Runs a worker resumes by itself.
 
 
 def reason_to_resume(run: Run, now: int) -> ResumeReason | None:

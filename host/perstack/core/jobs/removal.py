@@ -15,7 +15,7 @@ from perstack.core.jobs.summary import JobSummary
 def removable_jobs(
     jobs: Iterable[JobSummary], choice: JobChoice, *, keep_last: int = 0, include_waiting: bool = False
 ) -> list[JobSummary]:
-    """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
+    """Return the Jobs of a choice that may be removed: none at work, queued or damaged, nor the newest `keep_last`."""
     newest: Counter[str] = Counter()
     candidates: list[JobSummary] = []
     for summary in sorted(jobs, key=lambda job: job.updated_at, reverse=True):

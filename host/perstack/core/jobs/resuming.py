@@ -64,7 +64,7 @@ def resumption(
     calls: Sequence[UnsettledCall],
     settled: Mapping[str, Settlement],
 ) -> tuple[ResumeReason, Limits | None]:
-    """Return why a Job is resumed, and changed limits. Raises UsageError, and Conflict for a signal accepted before."""
+    """Return why a Job is resumed, and its limits if they change. Raises UsageError; Conflict for a known signal."""
     check_signal(job, signal)
     reason = _reason(job.id, run)
     if not run.may_be_redefined:
@@ -75,6 +75,7 @@ def resumption(
 
 
 def _reason(job_id: str, run: Run) -> ResumeReason:
+    """Return why a Run may be resumed. Raises UsageError if it is completed or waits for an answer."""
     match run.status:
         case "completed":
             step = Continue(job_id, run.start.expert_key)
@@ -175,7 +176,7 @@ def limits_of_delegate(run: Run, overrides: Overrides) -> Limits | None:
     return None if context == run.limits.context else run.limits.model_copy(update={"context": context})
 
 
-# Delegates whose logs other workers write.
+# Delegates that other workers drive, which write their logs.
 
 
 def is_awaited(run: Run, runs: Mapping[str, Run]) -> bool:

@@ -188,7 +188,7 @@ def summarize(job: "Job", *, is_driven: bool) -> JobSummary:
 
 
 def as_running(summary: JobSummary) -> JobSummary:
-    """Return the summary as «running», so that readers take nothing from it and read the logs."""
+    """Return the summary with the status «running», which makes readers read the logs instead."""
     return summary.model_copy(update={"status": "running", "lifecycle": "running"})
 
 
@@ -271,7 +271,7 @@ def places_of(starts: "Iterable[StartRun]") -> dict[str, RunPlace]:
     return places
 
 
-# The tree of a Job's Runs: delegates, continuations and branches.
+# The tree that delegates, continuations and branches of a Job form.
 
 RunOrigin = Literal["begun", "delegate", "continuation", "branch", "answer", "uncompacted"]
 """Origin of a Run: started by a person, called by another Run, or continuing another one from its end or from an
@@ -290,7 +290,7 @@ class PlacedRun(Record):
 
 
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
-    """Return each Run once, after its parent; `places`: checkpoints that Runs continue from. Cycles are cut."""
+    """Return each Run once, after its parent, also if links form a cycle. `places`: checkpoints of continued Runs."""
     by_id = {run_summary.id: run_summary for run_summary in runs}
     placed = {run_summary.id: _place_run(run_summary, by_id, places.get(run_summary.id)) for run_summary in runs}
     children: dict[str | None, list[str]] = {}

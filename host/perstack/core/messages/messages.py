@@ -64,7 +64,7 @@ class ProviderToolPart(Record):
 
     @property
     def is_rest(self) -> bool:
-        """True if this part has only the result, of a use in the previous, paused reply."""
+        """True if this part has only a result: its call is in the previous reply, which was paused."""
         return bool(self.result) and not self.args
 
     @property
@@ -192,7 +192,7 @@ _NO_FLOATS = (str, int, bool, type(None))
 
 NO_MESSAGES = bytes(32)  # digest of an empty history
 
-_BYTES_PER_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
+_BYTES_PER_TOKEN = 3  # bytes per token: fewer than most texts have, so that estimates are seldom too low
 _IMAGE_TOKENS = 1_600
 _MAX_DOCUMENT_TOKENS = 50_000
 
@@ -250,7 +250,7 @@ class History(Sequence[Message]):
         self._sums = [_Sums()]  # sums of the first 0, 1, 2, … messages, computed on demand
 
     def append(self, message: Message, place: str = "") -> "History":
-        """Return a History with one more message; this one is unchanged."""
+        """Return a History with one more message, in constant time. This History does not change."""
         if len(self._items) != self._length:
             return self._copy().append(message, place)
         self._items.append(message)
@@ -347,7 +347,7 @@ def text_of(contents: Iterable[ResultContent]) -> str:
     )
 
 
-# Limits of replies: not all JSON can be stored, sent back and digested.
+# What of a reply can be stored, sent back and digested: not all JSON can.
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
@@ -359,7 +359,7 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
     problems = {
         index: problem
         for index, part in enumerate(reply.contents)
-        if isinstance(part, ToolCallPart) and (problem := _problem(part.args)) is not None
+        if isinstance(part, ToolCallPart) and (problem := _arguments_problem(part.args)) is not None
     }
     if not problems:
         return reply
@@ -372,22 +372,22 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
 
 def _with_storable_data(reply: ExpertMessage) -> ExpertMessage:
     """Return the reply with vendor data as JSON can hold it: servers in Python send NaN."""
-    parts = tuple(_with_storable(part) for part in reply.contents)
+    parts = tuple(_with_storable_parts(part) for part in reply.contents)
     return reply if parts == reply.contents else reply.model_copy(update={"contents": parts})
 
 
-def _with_storable(part: ReplyPart) -> ReplyPart:
+def _with_storable_parts(part: ReplyPart) -> ReplyPart:
     if isinstance(part, TextPart):
         return part
     changes: dict[str, JsonObject] = {}
-    if part.opaque and _problem(part.opaque):
-        changes["opaque"] = _storable(part.opaque)
-    if isinstance(part, ProviderToolPart) and _problem(part.args):
-        changes["args"] = _storable(part.args)
+    if part.opaque and _arguments_problem(part.opaque):
+        changes["opaque"] = _storable_json(part.opaque)
+    if isinstance(part, ProviderToolPart) and _arguments_problem(part.args):
+        changes["args"] = _storable_json(part.args)
     return part.model_copy(update=changes) if changes else part
 
 
-def _storable(value: JsonObject) -> JsonObject:
+def _storable_json(value: JsonObject) -> JsonObject:
     """Return the value with null in place of numbers that are not finite. Raises ValueError if it is too deep."""
     if any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value))):
         raise ValueError("the reply is nested too deeply to be stored")
@@ -406,7 +406,7 @@ def _with_small_opaque(reply: ExpertMessage) -> ExpertMessage:
     return reply.model_copy(update={"contents": tuple(parts)})
 
 
-def _problem(args: JsonObject) -> str | None:
+def _arguments_problem(args: JsonObject) -> str | None:
     for level, layer in enumerate(layers(args)):
         if level > MAX_VALUE_DEPTH:
             return f"(they have more than {MAX_VALUE_DEPTH} levels)"

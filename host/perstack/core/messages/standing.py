@@ -39,15 +39,15 @@ def sayings_of_definition(texts: Iterable[str]) -> tuple[Saying, ...]:
     return tuple(Saying("", text.strip(), _DEFINITION) for text in texts)
 
 
-_DEFINITION = "the definition"  # place of texts that no message shows
+_DEFINITION = "the definition"  # place of texts that are in no message
 
 
-def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
-    """Return the sayings that no message in `shown` contains, as one text; empty without any.
+def standing_text(sayings: Iterable[Saying], shown_places: Collection[str], window: int) -> str:
+    """Return the sayings that no message in `shown_places` contains, as one text; empty without any.
 
     `window`: context size in tokens. Beyond their share of it the oldest are left out, and the text says how many.
     """
-    lines, left_out = _fitting_lines(sayings, shown, window)
+    lines, left_out = _fitting_lines(sayings, shown_places, window)
     if not lines and not left_out:
         return ""
     is_one = left_out == 1
@@ -58,31 +58,31 @@ def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int
     return "".join((STANDING_MARK, note if left_out else "", *lines))
 
 
-def count_left_out(sayings: Iterable[Saying], shown: Collection[str], window: int) -> int:
+def count_left_out(sayings: Iterable[Saying], shown_places: Collection[str], window: int) -> int:
     """Return how many of the oldest sayings `standing_text` leaves out."""
-    return _fitting_lines(sayings, shown, window)[1]
+    return _fitting_lines(sayings, shown_places, window)[1]
 
 
-def _fitting_lines(sayings: Iterable[Saying], shown: Collection[str], window: int) -> tuple[list[str], int]:
-    hidden = [saying.text for saying in sayings if saying.place and saying.place not in shown]
+def _fitting_lines(sayings: Iterable[Saying], shown_places: Collection[str], window: int) -> tuple[list[str], int]:
+    hidden = [saying.text for saying in sayings if saying.place and saying.place not in shown_places]
     remaining = int(window * STANDING_SHARE)
     lines: list[str] = []
     for text in reversed(hidden):
         remaining -= estimated_tokens(len(text.encode(errors="replace"))) + 1
         if remaining < 0:
             break
-        lines.append(_line(text))
+        lines.append(_item(text))
     return lines[::-1], len(hidden) - len(lines)
 
 
 def without_text(compacted: str, text: str) -> str:
     """Return the text of a compaction without one of the sayings at its end."""
     summary, mark, standing = compacted.partition(STANDING_MARK)
-    end = _line("")
-    remaining = f"{standing}{end}".replace(f"{_line(text)}{end}", end, 1).removesuffix(end)
+    end = _item("")
+    remaining = f"{standing}{end}".replace(f"{_item(text)}{end}", end, 1).removesuffix(end)
     return f"{summary}{mark}{remaining}" if remaining else summary
 
 
-def _line(text: str) -> str:
-    """Return a text as an item. Further lines are indented, so that no text looks like the next item."""
+def _item(text: str) -> str:
+    """Return a text as an item of a list. Later lines are indented: otherwise they could look like items."""
     return "\n- " + text.replace("\n", "\n  ")

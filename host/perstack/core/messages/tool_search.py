@@ -37,7 +37,7 @@ class Deferral:
 
 
 def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferral:
-    """Divide tools into shown and deferred ones. The bool says whether a tool may be deferred."""
+    """Divide tools into shown and deferred ones. Each tool comes with True if it may be deferred."""
     shown: list[ToolSpec] = []
     deferred: list[ToolSpec] = []
     remaining = AUTO_BUDGET_TOKENS if choice == "auto" else 0
@@ -81,7 +81,7 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
 def search(query: str, deferred: Sequence[ToolSpec], limit: int = DEFAULT_RESULTS) -> list[ToolSpec]:
     """Return the best matches, at most `limit`; tools named in the query come first."""
     names = set(re.findall(r"[\w-]+", query))
-    words = _words(query)
+    words = _split_words(query)
     scored = [(_score(spec, words, names), -index, spec) for index, spec in enumerate(deferred)]
     scored.sort(key=lambda item: item[:2], reverse=True)
     return [spec for score, _, spec in scored[:limit] if score > 0]
@@ -129,11 +129,11 @@ def names_in(message: object) -> Iterable[str]:
     if isinstance(message, ExpertMessage):
         return [tool_call_part.tool_name for tool_call_part in message.tool_calls]
     if isinstance(message, ToolMessage):
-        return [name for part in message.contents if part.tool_name == SEARCH_TOOL for name in _found_in(part)]
+        return [name for part in message.contents if part.tool_name == SEARCH_TOOL for name in _tools_in_result(part)]
     return ()
 
 
-def _found_in(part: ToolResultPart) -> list[str]:
+def _tools_in_result(part: ToolResultPart) -> list[str]:
     try:
         result: object = json.loads(text_of(part.contents))
     except ValueError:
@@ -145,11 +145,11 @@ def _found_in(part: ToolResultPart) -> list[str]:
 def _score(spec: ToolSpec, words: set[str], names: set[str]) -> float:
     if spec.name in names:
         return 100
-    name, skill, description = _words(spec.name), _words(spec.skill_name), _words(spec.description)
+    name, skill, description = _split_words(spec.name), _split_words(spec.skill_name), _split_words(spec.description)
     return sum(4 * (word in name) + 2 * (word in skill) + (word in description) for word in words) + sum(
         0.5 for word in words if len(word) > 3 and any(other.startswith(word[:4]) for other in name | description)
     )
 
 
-def _words(text: str) -> set[str]:
+def _split_words(text: str) -> set[str]:
     return {word.lower() for word in re.findall(_WORD, text)}

@@ -67,7 +67,7 @@ def offered_rules(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[st
     asking_rule = ruling.rule if ruling.list == "ask" and not policy_call.command else ""
     candidates = dict.fromkeys((asking_rule, _exact_rule(policy_call)))
     return tuple(
-        rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and is_enough(chain, policy_call, rule)
+        rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and allows_alone(chain, policy_call, rule)
     )
 
 
@@ -82,7 +82,7 @@ def _covering_approval(
             approval
             for approval in standing
             if (
-                is_enough(chain, policy_call, approval.rule)
+                allows_alone(chain, policy_call, approval.rule)
                 if approval.rule
                 else approval.call_digest == digest and approval.leads_to == resolved_paths(policy_call)
             )
@@ -91,8 +91,8 @@ def _covering_approval(
     )
 
 
-def is_enough(chain: Sequence[RuleSet], policy_call: PolicyCall, rule: str) -> bool:
-    """Return whether the call would run if this rule allowed all that it matches."""
+def allows_alone(chain: Sequence[RuleSet], policy_call: PolicyCall, rule: str) -> bool:
+    """Return True if the call would run without a question once a person has approved this rule."""
     return decide_call(with_approved(chain, rule), policy_call).decision == "allow"
 
 
@@ -147,11 +147,11 @@ def difference_of(
 
 
 def names_in_skill(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
-    """Return a tool's possible names within its skill: the model sees another one if it is illegal or used twice."""
+    """Return the names that a tool may have in its skill: the model sees another one if it is illegal or not unique."""
     name = decided.tool_name
     prefix = f"{legal_tool_name(decided.skill_name)}_"
     names = {name, name.removeprefix(prefix)}
-    rule_names = {rule.tool.text for rule in _rules(chain) if legal_tool_name(rule.tool.text) in names}
+    rule_names = {rule.tool.text for rule in _parsed_rules(chain) if legal_tool_name(rule.tool.text) in names}
     return tuple(sorted(names | rule_names))
 
 
@@ -165,12 +165,12 @@ def _depends_on_files(policy_call: PolicyCall) -> bool:
 def _is_named(chain: Sequence[RuleSet], path: str) -> bool:
     return any(
         glob.names_path(path)
-        for rule in _rules(chain)
+        for rule in _parsed_rules(chain)
         for glob in (*(() if rule.bare is None else (rule.bare,)), *(glob for _, glob in rule.named))
     )
 
 
-def _rules(chain: Sequence[RuleSet]) -> Iterator[PermissionRule]:
+def _parsed_rules(chain: Sequence[RuleSet]) -> Iterator[PermissionRule]:
     for rule_set in chain:
         permissions = rule_set.permissions
         yield from map(parse_rule, (*permissions.deny, *permissions.ask, *permissions.allow))

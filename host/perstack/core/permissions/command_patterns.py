@@ -32,12 +32,12 @@ from perstack.core.permissions.programs import (
     SHELLS,
     WRAPPERS,
     program_name,
-    words_of,
 )
+from perstack.core.permissions.shell_syntax import split_names
 from perstack.dataclass import dataclass
 
 Within: TypeAlias = Callable[[str], bool]
-"""Return whether a path, which may not exist, is in the workspace after following links."""
+"""Return True if a path, which may not exist, is in the workspace after following links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class WordPattern:
         return self.texts == ("", "")
 
     def matches(self, word: str) -> bool:
-        """Return whether the whole word has this form."""
+        """Return True if the whole word has this form."""
         first, *rest = self.texts
         if not rest:
             return word == first
@@ -116,7 +116,7 @@ class CommandPattern:
         return "*".join(last.texts) if is_word and not last.texts[0].startswith(_OPTION_STARTS) else None
 
     def matches(self, words: Sequence[str], within: Within) -> bool:
-        """Return whether the rule allows a command of these words."""
+        """Return True if the rule allows a command of these words."""
         program = self.items[0]
         if not words or not isinstance(program, WordPattern) or not _matches_program(program, words[0]):
             return False
@@ -147,7 +147,7 @@ def parse_command(text: str) -> CommandPattern:
 
 
 def has_options(text: str) -> bool:
-    """Return whether a rule has options in braces, which only an allow rule may have."""
+    """Return True if a rule has options in braces, which only an allow rule may have."""
     return re.search(r"(?:^|\s)\{\s*[-+]", text) is not None
 
 
@@ -268,7 +268,7 @@ _MAX_PATHS = 20
 
 
 def is_within(word: str, start: str, within: Within) -> bool:
-    """Return whether a word names nothing outside the workspace, unless `start` does: the rule spells that itself."""
+    """Return True if a word names nothing outside the workspace, unless `start` does: the rule spells that itself."""
     rest = word[len(start) :]
     if _ABSOLUTE.search(rest) or _PARENT.search(rest) or _REMOTE.match(rest if ":" in start else word):
         return False
@@ -340,7 +340,7 @@ class _Matcher:
                     yield _State(state.index, option.value, state.has_operand)
 
     def is_argument(self, word: str, index: int) -> bool:
-        """Return whether a word matches the only item, as an argument with this index."""
+        """Return True if a word matches the only item, as an argument with this index."""
         item = self._items[0]
         return isinstance(item, WordPattern) and self._is_item(
             item, word, _State(0, None, index > 0), is_first=not index
@@ -382,7 +382,7 @@ def _is_value(pattern: WordPattern, word: str, within: Within) -> bool:
 def matches_arguments(
     program: WordPattern | None, argument: WordPattern | None, words: Sequence[str], within: Within
 ) -> bool:
-    """Return whether a rule that names arguments, `exec(command=git, args=log)`, allows a command of these words.
+    """Return True if a rule that names arguments, `exec(command=git, args=log)`, allows a command of these words.
 
     Each word after the program must match `argument`, an option only if the pattern names it.
     """
@@ -394,7 +394,7 @@ def matches_arguments(
 
 # Programs whose first operand is a program, so that the rule itself must name it.
 
-_GIT_COMMANDS = words_of(
+_GIT_COMMANDS = split_names(
     """
     add annotate blame branch cat-file check-ignore cherry cherry-pick commit count-objects describe diff diff-tree
     fetch for-each-ref fsck grep log ls-files ls-tree merge merge-base mv name-rev pull push range-diff reflog reset
@@ -408,7 +408,7 @@ _DASHLESS = frozenset({"tar", "bsdtar", "gtar", "ar", "ps", "unrar", "7z"})  # r
 
 
 def _is_program_operand(program: str, word: str, *, is_first: bool) -> bool:
-    """Return whether the program may run the operand, or read options from it."""
+    """Return True if the program may run the operand, or read options from it."""
     if program == "git":
         return word not in _GIT_COMMANDS
     return program in _SCRIPTED or (is_first and program in _DASHLESS)

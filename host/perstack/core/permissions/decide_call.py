@@ -40,11 +40,11 @@ class Ruling:
     """Decision about a call, with its reason."""
 
     decision: Decision
-    rule: str = ""  # text; empty for a default, and for a line that is asked about because nothing can parse it
+    rule: str = ""  # empty for a default, and for a line that is asked about because it cannot be parsed
     list: RuleList = "default"
-    source: str = ""  # origin: `perstack.toml [permissions].deny`. Empty without rules
+    source: str = ""  # such as `perstack.toml [permissions].deny`; empty without rules
     subject: str = ""  # part of the call that was judged: a path, or the strictest command
-    reason: str = ""  # reason why a person is asked about a line without a rule for it
+    reason: str = ""  # why a person is asked although no rule asks
     opens: tuple[str, ...] = ()  # resolved protected paths that a rule names and this call may use once allowed
 
     @property
@@ -70,7 +70,7 @@ class ParsedRules:
     approved: tuple[PermissionRule, ...] = ()  # rules that a person approved; each overrides an equal rule in `ask`
 
     def may_restrict(self, policy_call: PolicyCall) -> bool:
-        """Return whether the default or a rule may ask about the tool or deny it."""
+        """Return True if the default or a rule may ask about the tool or deny it."""
         return self.default != "allow" or any(is_about(rule, policy_call) for rule in (*self.deny, *self.ask))
 
     def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: RuleTarget) -> Ruling:
@@ -97,7 +97,7 @@ class ParsedRules:
         return Ruling(self.default, "", "default", f"{self.source}.default", target.shown)
 
     def names_line(self, text: str) -> bool:
-        """Return whether a rule restricts the line itself, not only commands within it."""
+        """Return True if a rule restricts the line itself, not only commands within it."""
         rule = parse_rule(text)
         return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
 

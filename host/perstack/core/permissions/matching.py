@@ -121,7 +121,7 @@ class RuleTarget:
     policy_call: PolicyCall
     shown: str
     path: str | None = None
-    use: PathUse | None = None  # use of the path by the tool
+    use: PathUse | None = None  # what the tool does with the path
     url: str | None = None
     lines: tuple[str, ...] = ()  # command line as written, then equivalent forms, which count for strict rules only
     start: str | None = None  # beginning of a line whose rest is known only at run time; None for a fully known one
@@ -129,7 +129,7 @@ class RuleTarget:
 
 
 def is_about(rule: PermissionRule, policy_call: PolicyCall, *, is_strict: bool = True) -> bool:
-    """Return whether the rule names the tool, with any arguments. `is_strict`: False for a rule that allows."""
+    """Return True if the rule names the tool, with any arguments. `is_strict`: False for a rule that allows."""
     if rule.is_delegate:
         return policy_call.kind == "delegate" and rule.tool.matches(policy_call.tool)
     if rule.skill is None and not is_strict and not policy_call.is_host:
@@ -146,7 +146,7 @@ def _names_tool(rule: PermissionRule, policy_call: PolicyCall) -> bool:
 
 
 def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    """Return whether the rule covers this use of the target. A strict `read(…)` also means a tool named `read`."""
+    """Return True if the rule covers this use of the target. A strict `read(…)` also means a tool named `read`."""
     return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.policy_call))
 
 
@@ -162,14 +162,14 @@ def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> boo
 
 
 def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether the rule could match a line whose beginning alone is known."""
+    """Return True if the rule could match a line whose beginning alone is known."""
     if target.start is None or not is_about(rule, target.policy_call):
         return False
     return rule.bare is None or rule.bare.could_match(target.start)
 
 
 def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether the rule is literally the target's command line, and the line runs in the top folder."""
+    """Return True if the rule is literally the target's command line, and the line runs in the top folder."""
     if rule.bare is None or target.start is not None or not target.lines or not _is_at_top(target):
         return False
     if not is_about(rule, target.policy_call, is_strict=False):
@@ -200,7 +200,7 @@ def _is_at_top(target: RuleTarget) -> bool:
 
 
 def _allows_command(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether a rule allows a command: only in the top folder, and only if every word is known."""
+    """Return True if a rule allows a command: only in the top folder, and only if every word is known."""
     command, policy_call = target.command, target.policy_call
     if command is None or not command.is_known or command.assignments or command.has_unknown_folder:
         return False

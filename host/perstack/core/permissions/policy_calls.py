@@ -65,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PolicyCall:
-    """Properties of a call that a decision depends on."""
+    """All that a decision about a call depends on."""
 
     tool: str  # tool's name within its skill; the Expert's key, for a delegate
     skill: str = ""
@@ -141,7 +141,7 @@ class PolicyCall:
         )
 
     def may_use_paths(self, use: PathUse) -> bool:
-        """Return whether the tool reads or changes files that its arguments name."""
+        """Return True if the tool reads or changes files that its arguments name."""
         subject = self.subject
         return subject is not None and any(use in path_uses(subject, name, self.effect) for name in subject.paths)
 
@@ -151,7 +151,7 @@ class PolicyCall:
         return (".",) if self.folder == "." else tuple(self.resolve(self.folder, "."))
 
     def is_within(self, path: str) -> bool:
-        """Return whether a path argument of the program leads into the workspace, and to no protected file there.
+        """Return True if a path argument of the program leads into the workspace, and to no protected file there.
 
         False also for a link to a hidden file, such as `.env`, unless the path itself is hidden; and for a file that
         tools may only read, since nobody knows whether a program reads or changes its operand.
@@ -172,7 +172,7 @@ class PolicyCall:
 
 
 def _is_protected(name: str) -> bool:
-    """Return whether a path in the workspace is state, or protected from changes by its names alone."""
+    """Return True if a path in the workspace is state, or protected from changes by its names alone."""
     parts = fold_case(tuple(name.split("/")))
     return parts[0] == STATE_FOLDER or protected_by_name(parts, change=True) is not None
 
@@ -210,7 +210,7 @@ def policy_call(
 
 
 def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
-    """Return whether a tool is exempt from rules. Its name does not count, because a server chooses it freely."""
+    """Return True if a tool is exempt from rules. Its name does not count, because a server chooses it freely."""
     return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
 
 

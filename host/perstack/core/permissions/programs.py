@@ -6,25 +6,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
+from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, split_names
 
-# Tables: programs that run others, and the arguments that make them do so.
-
-
-def words_of(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+# The tables name programs that run others, and the arguments that make them do so.
 
 
-SHELLS = words_of("sh bash dash ash ksh mksh")
+SHELLS = split_names("sh bash dash ash ksh mksh")
 
-OTHER_SHELLS = words_of(
+OTHER_SHELLS = split_names(
     """
     zsh yash fish csh tcsh rbash rsh elvish nu pwsh powershell busybox toybox ksh93 rksh rksh93 lksh oksh pdksh posh
     hush sash osh ysh xonsh es rc bash-static zsh-static mksh-static ksh2020
     """
 )
 
-RUNNERS = words_of(  # programs that run what their arguments name or what a person types
+RUNNERS = split_names(  # programs that run what their arguments name or what a person types
     """
     env xargs sudo doas su runuser pkexec nohup nice ionice timeout gtimeout time setsid stdbuf unbuffer chroot unshare
     nsenter flock watch entr parallel strace ltrace gdb lldb valgrind perf script expect ssh sshpass mosh chrt taskset
@@ -66,9 +62,11 @@ INTERPRETERS: Mapping[str, str] = {  # patterns of interpreters' arguments that 
     "psql": r".*\\!.*",
 }
 
-AWKS = words_of("awk gawk mawk nawk")
+AWKS = split_names("awk gawk mawk nawk")
 
-INPUT_INTERPRETERS = words_of("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
+INPUT_INTERPRETERS = split_names(
+    "python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3"
+)
 """Interpreters that run their standard input if no argument names a file."""
 
 # patterns of arguments that make a program run another one, or change which one it runs
@@ -119,7 +117,7 @@ RISKY_ARGUMENTS: Mapping[str, str] = {
     "local": r".*=.*",
 }
 
-WRAPPERS = words_of(
+WRAPPERS = split_names(
     """
     npx bunx pnpx uvx uv poetry pipx pdm hatch rye npm pnpm yarn bun docker podman kubectl nix direnv mise asdf bundle
     rake cargo go dotenv op aws-vault conda mamba
@@ -147,8 +145,8 @@ _INFO_OPTIONS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     """Yield a simple command and the commands that it runs, as far as its words tell."""
     words = command.known
-    if command.is_wrapper:  # a guess
-        yield from _mark_around(parts_of(replace(command, is_wrapper=False), depth))
+    if command.is_wrapper:  # it comes from a guess, so what is found in it is a guess, too
+        yield from _as_guesses(parts_of(replace(command, is_wrapper=False), depth))
         return
     if not words:
         yield replace(command, reason="which program it runs is known when it runs")
@@ -157,7 +155,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     if depth > _MAX_DEPTH:
         yield replace(command, reason=f"{name} runs other programs")
         return
-    script = _script(name, command) if name in SHELLS else None
+    script = _script_argument(name, command) if name in SHELLS else None
     if script is not None and _SYSTEM_PROGRAM.fullmatch(words[0]):
         yield replace(command, is_wrapper=True)
         if command.assignments:
@@ -166,20 +164,20 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
             inner = _with_unknown_folder(part) if command.has_unknown_folder else part
             yield from parts_of(inner, depth + 1) if isinstance(inner, ShellCommand) else (inner,)
         return
-    reason = _reason(name, command)
+    reason = _reason_to_ask(name, command)
     yield replace(command, reason=reason or command.reason, is_by_option=_is_by_option(name, words[1:]))
     if reason or name in WRAPPERS:
         yield from _commands_in_arguments(words, depth)
 
 
 def _parts_of_script(script: str, *, is_bash: bool = False) -> Iterator[Part]:
-    from perstack.core.permissions.shell import parts_of_script  # few calls need the grammar
+    from perstack.core.permissions.shell import parts_of_script  # imported late, because few calls need the grammar
 
     return iter(parts_of_script(script, is_bash=is_bash))
 
 
 def _with_unknown_folder(part: Part) -> Part:
-    from perstack.core.permissions.shell import with_unknown_folder  # imported late, as above
+    from perstack.core.permissions.shell import with_unknown_folder  # imported late, because few calls need the grammar
 
     return with_unknown_folder(part)
 
@@ -190,7 +188,7 @@ def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
         return
     for index in range(min(len(words), _MAX_WORDS)):
         name = program_name(words[index])
-        script = _script(name, ShellCommand(tuple(words[index:]))) if name in SHELLS else None
+        script = _script_argument(name, ShellCommand(tuple(words[index:]))) if name in SHELLS else None
         for part in _parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
                 yield part
@@ -206,7 +204,7 @@ def program_name(word: str) -> str:
     return name
 
 
-def _script(name: str, command: ShellCommand) -> str | None:
+def _script_argument(name: str, command: ShellCommand) -> str | None:
     """Return the script that a shell gets with `-c`; None without `-c`, or with an option that is not understood."""
     words = list(command.words[1:])
     has_script = False
@@ -226,7 +224,7 @@ def _script(name: str, command: ShellCommand) -> str | None:
     return words[0] if has_script and words else None
 
 
-def _reason(name: str, command: ShellCommand) -> str:
+def _reason_to_ask(name: str, command: ShellCommand) -> str:
     """Return why a program may run other programs; empty if it does not."""
     words = command.known[1:]
     if name in SHELLS or name in OTHER_SHELLS:
@@ -238,7 +236,7 @@ def _reason(name: str, command: ShellCommand) -> str:
     pattern = RISKY_ARGUMENTS.get(name)
     if pattern is None:
         return ""
-    argument = next((word for word in words if _matches(pattern, word)), None)
+    argument = next((word for word in words if _matches_or_is_long(pattern, word)), None)
     if argument is not None:
         return f"{name} may run another program because of {argument[:60]}"
     if command.is_known or (name == "printf" and words and not words[0].startswith("-")):
@@ -247,21 +245,22 @@ def _reason(name: str, command: ShellCommand) -> str:
 
 
 def _is_by_option(name: str, words: Sequence[str]) -> bool:
-    """Return whether only options make the program run others: a rule that names these options can allow it."""
+    """Return True if only options make the program run others: a rule that names these options can allow it."""
     pattern = INTERPRETERS.get(name) or RISKY_ARGUMENTS.get(name)
     if pattern is None:
         return False
-    arguments = [word for word in words if _matches(pattern, word)]
+    arguments = [word for word in words if _matches_or_is_long(pattern, word)]
     return bool(arguments) and all(word.startswith(("-", "+")) for word in arguments)
 
 
-def _matches(pattern: str, word: str) -> bool:
+def _matches_or_is_long(pattern: str, word: str) -> bool:
     """Match a word; a long word counts as a match, because matching it costs too much."""
     return len(word) > _MAX_WORD_CHARS or re.fullmatch(pattern, word, re.DOTALL) is not None
 
 
 def _reason_of_interpreter(name: str, words: Sequence[str], *, is_known: bool) -> str:
-    if any(_matches(INTERPRETERS[name], word) for word in words):
+    """Return why an interpreter may run other programs; empty if it runs a script file only."""
+    if any(_matches_or_is_long(INTERPRETERS[name], word) for word in words):
         return f"{name} is given a program as an argument"
     if any(not word.startswith("-") for word in words) and "-" not in words:
         return ""
@@ -292,9 +291,9 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
         rest = tuple(words[index:])
         yield ShellCommand(rest, is_wrapper=True)
         if program_name(rest[0]) in SHELLS:
-            yield from _mark_around(parts_of(ShellCommand(rest), depth + 1))
+            yield from _as_guesses(parts_of(ShellCommand(rest), depth + 1))
         if re.search(r"[\s;&|]", words[index]):
-            yield from _mark_around(
+            yield from _as_guesses(
                 inner_part
                 for part in _parts_of_script(words[index])
                 if isinstance(part, ShellCommand)
@@ -302,7 +301,7 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
             )
 
 
-def _mark_around(parts: Iterator[Part]) -> Iterator[Part]:
+def _as_guesses(parts: Iterator[Part]) -> Iterator[Part]:
     for part in parts:
         if isinstance(part, ShellCommand):
             yield replace(part, is_wrapper=True, reason="")

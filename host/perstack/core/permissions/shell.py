@@ -35,20 +35,20 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     """Return the parts of a script. A path relative to a folder that the script changes to counts as unknown."""
     problem = _unreadable_reason(script)
     if problem is not None:
-        return [Unparsed(_short(script), problem)]
+        return [Unparsed(_shorten(script), problem)]
     if _LINE_CONTINUATION.search(script):
-        # safe: `_unreadable_reason` has refused quotes and other backslashes, so no continuation is literal text
+        # `_unreadable_reason` has refused quotes and other backslashes, so this removes no literal text
         script = script.replace("\\\n", "")
     try:
         parts = parse_script(script, is_bash=is_bash)
     except NotUnderstood as error:
-        parts = [*_guessed_parts(script), Unparsed(_short(script), str(error))]
+        parts = [*_guess_parts(script), Unparsed(_shorten(script), str(error))]
     if not any(isinstance(part, ShellCommand) and _FOLDER_COMMANDS.intersection(part.known[:2]) for part in parts):
         return parts
     return [with_unknown_folder(part) for part in parts]
 
 
-def _guessed_parts(script: str) -> Iterator[Part]:
+def _guess_parts(script: str) -> Iterator[Part]:
     """Yield the commands and redirections that an unreadable script seems to have, by its words and separators.
 
     Quoted text and here-documents count as data, unless a command is substituted in them.
@@ -63,9 +63,9 @@ def _guessed_parts(script: str) -> Iterator[Part]:
             continue
         inner = _COMMAND_IN_TEXT.search(word)
         if inner is not None:
-            yield from _guessed_parts(inner[1])
+            yield from _guess_parts(inner[1])
         if mark:
-            yield from _guessed_redirects(mark, word)
+            yield from _guess_redirects(mark, word)
         else:
             commands += [[]] if _BEFORE_COMMAND.fullmatch(previous) else []
             commands[-1].append(_QUOTES.sub("", word))
@@ -81,7 +81,7 @@ def _without_data(heredoc: re.Match[str]) -> str:
     )
 
 
-def _guessed_redirects(mark: str, word: str) -> Iterator[Part]:
+def _guess_redirects(mark: str, word: str) -> Iterator[Part]:
     path = _QUOTES.sub("", word)
     if path and _EXPANSIONS.search(path) is None:
         parts = redirect_parts(mark, path, word)
@@ -93,19 +93,19 @@ def _unreadable_reason(script: str) -> str | None:
         return "the script is too long to be read"
     if _CONTROL_CHARS.search(script):
         return "the script has characters that cannot be seen"
-    if not script.isascii() and any(_is_odd(char) for char in script):
+    if not script.isascii() and any(_is_invisible_or_space(char) for char in script):
         return "the script has characters that look like spaces, or like none"
     if _LINE_CONTINUATION.search(script) and any(mark in script for mark in ("'", '"', "<<", "#", "\\\\\n")):
         return "a word of the script continues in the next line"
     return None
 
 
-def _is_odd(character: str) -> bool:
+def _is_invisible_or_space(character: str) -> bool:
     return not character.isascii() and unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cf", "Cc", "Cs", "Co")
 
 
 def with_unknown_folder(part: Part) -> Part:
-    """Return the part as it is when its script may run in any folder: relative paths become unknown."""
+    """Return the part with relative paths unknown, because its script may run in any folder."""
     if isinstance(part, ShellCommand):
         return replace(part, has_unknown_folder=True)
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):
@@ -113,6 +113,6 @@ def with_unknown_folder(part: Part) -> Part:
     return part
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 200 else f"{line[:199]}…"

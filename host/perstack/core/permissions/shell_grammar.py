@@ -15,19 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless, is_plain
+from perstack.core.permissions.shell_syntax import (
+    Part,
+    Redirect,
+    ShellCommand,
+    Unparsed,
+    is_harmless,
+    is_plain,
+    split_names,
+)
 from perstack.dataclass import dataclass
 
 UNREAD = "this part of the script cannot be read"
 SETS_VARIABLE = "it sets a variable that can change which program runs"
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _MAX_DEPTH = 30
-_RESERVED_WORDS = _names(
+_RESERVED_WORDS = split_names(
     """
     ! { } if then elif else fi do done case esac for while until in function select [[ ]] coproc time
     namespace repeat foreach end
@@ -72,7 +76,7 @@ _SET_ARGUMENT = re.compile(
 _DECLARING_BUILTINS = frozenset({"export", "readonly", "local"})
 _NUMERIC_BUILTINS = frozenset({"exit", "return", "shift", "break", "continue", "ulimit", "umask"})
 """Builtins whose arguments some shells evaluate."""
-_REFUSED_BUILTINS = _names("declare typeset let shopt getopts integer float nameref autoload print")
+_REFUSED_BUILTINS = split_names("declare typeset let shopt getopts integer float nameref autoload print")
 _HARMLESS_DEVICE = re.compile(r"/dev/(?:null|stdout|stderr|zero|fd/\d+)")
 _NETWORK_DEVICE = re.compile(r"/dev/(?:tcp|udp)/")
 _DESCRIPTOR = re.compile(r"\d+-?|-")

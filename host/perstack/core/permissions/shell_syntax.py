@@ -9,15 +9,20 @@ from itertools import takewhile
 from perstack.dataclass import dataclass
 
 
+def split_names(text: str) -> frozenset[str]:
+    """Return the names in a text, which white space separates: a table of names that reads like one."""
+    return frozenset(text.split())
+
+
 @dataclass(frozen=True)
 class ShellCommand:
     """Simple command."""
 
-    words: tuple[str | None, ...]  # words; None for a word that is known only at run time and may expand to several
-    assignments: tuple[str, ...] = ()  # assignments `NAME=value` for the command that can change what it does
-    reason: str = ""  # reason why a person is asked: the command runs more than its name says
-    is_wrapper: bool = False  # True for a wrapper whose inner commands are parsed too, and for a guess: only rules that
-    # name it apply
+    words: tuple[str | None, ...]  # None for a word that is known only at run time and may expand to several
+    assignments: tuple[str, ...] = ()  # `NAME=value` before the command that can change what it does
+    reason: str = ""  # why a person is asked: the command runs more than its name says
+    # True for a wrapper whose inner commands are parsed too, and for a guess: only rules that name the program apply
+    is_wrapper: bool = False
     is_by_option: bool = False  # True if `reason` comes from options alone, which an `allow` rule may name
     has_unknown_folder: bool = False  # True if its script changes the folder, so that it may run in any
 
@@ -40,7 +45,7 @@ class Redirect:
     path: str | None  # path; None if it is known only at run time
     is_read: bool = False
     text: str = ""  # path as written, if it is relative to a folder that is known only at run time
-    is_guess: bool = False  # True in a script that cannot be read: only rules that deny apply
+    is_guess: bool = False  # True in a script that cannot be parsed: only rules that deny apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,12 @@ _SHELL_VARIABLE = re.compile(r".*_?proxy|path|fpath|cdpath|histchars")
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a variable changes at most how a program displays things."""
+    """Return True if a variable changes at most how a program displays things."""
     return _HARMLESS_VARIABLE.fullmatch(name) is not None
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a script may set this variable for itself: programs mostly read names in capitals."""
+    """Return True if a script may set this variable for itself: programs mostly read names in capitals."""
     return is_harmless(name) or (
         _LOWER_CASE_NAME.fullmatch(name) is not None and _SHELL_VARIABLE.fullmatch(name) is None
     )

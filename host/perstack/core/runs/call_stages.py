@@ -72,7 +72,7 @@ class LoggedCall:
     is_resumed: bool  # True if another process may have offered the tools since the reply
 
     def differs(self, words: str, doubt: str = "") -> Difference:
-        """Return a difference in this call."""
+        """Return the difference «call … is recorded as `words`». `doubt`: why it may be right nevertheless."""
         return Difference(f"call {self.decided.id} of {self.decided.tool_name} is recorded as {words}", doubt)
 
 
@@ -106,9 +106,9 @@ _UNREADABLE_RULES = "under rules that this version cannot read"
 
 
 def catalogue_difference(recorded: LoggedCall) -> Difference | None:
-    """Return a refusal of a tool as unknown that the model was offered."""
+    """Return a difference if a tool that the model was offered was refused as unknown."""
     if recorded.decided.decider != CATALOGUE_STAGE:
-        return None  # the tool may exist without having been offered: a search can still reveal it
+        return None  # a tool may exist without having been offered, since a search can reveal it later
     words = "refused because there is no such tool"
     if recorded.schemas is None:
         return recorded.differs(words, _UNKNOWN_TOOLS)
@@ -119,11 +119,15 @@ def catalogue_difference(recorded: LoggedCall) -> Difference | None:
 
 
 def arguments_difference(recorded: LoggedCall) -> Difference | None:
-    """Return a refusal of right arguments, or a decision on wrong ones."""
+    """Return a difference if right arguments were refused, or wrong ones accepted."""
     is_refused = recorded.decided.decider == ARGUMENTS_STAGE
     schema = None if recorded.schemas is None else recorded.schemas.get(recorded.part.tool_name)
     if recorded.part.raw_args is not None:
-        return None if is_refused else recorded.differs(f"{_verdict(recorded)}, and its arguments are no JSON object")
+        return (
+            None
+            if is_refused
+            else recorded.differs(f"{_recorded_verdict(recorded)}, and its arguments are no JSON object")
+        )
     if schema is None:
         return recorded.differs("refused for its arguments", _UNKNOWN_TOOLS) if is_refused else None
     from perstack.core.schemas.json_schema import FULL_STEPS, Checker, Meter
@@ -133,13 +137,15 @@ def arguments_difference(recorded: LoggedCall) -> Difference | None:
     if is_refused is (violation is not None):
         return None
     words = (
-        f"{_verdict(recorded)}, and its arguments are wrong" if violation else "refused for its arguments, which fit"
+        f"{_recorded_verdict(recorded)}, and its arguments are wrong"
+        if violation
+        else "refused for its arguments, which fit"
     )
     return recorded.differs(words, _OTHER_TOOLS if recorded.is_resumed and not recorded.is_host_tool else "")
 
 
 def rules_difference(recorded: LoggedCall) -> Difference | None:
-    """Return a decision that the recorded rules do not make."""
+    """Return a difference if the recorded rules do not make the recorded decision."""
     from perstack.core.permissions.call_rulings import difference_of  # few Runs are replayed
 
     decided, run = recorded.decided, recorded.run
@@ -156,24 +162,24 @@ def rules_difference(recorded: LoggedCall) -> Difference | None:
 
 
 def difference_by(stage: str, judge: Judge) -> Callable[[LoggedCall], Difference | None]:
-    """Return the function that a replay repeats a pure stage with."""
+    """Return the function with which a replay repeats a pure stage."""
 
     def difference(recorded: LoggedCall) -> Difference | None:
         decided = recorded.decided
         verdict = judge(recorded.run, StagedCall(recorded.part, without_verdict(decided)))
-        again = with_verdict(without_verdict(decided), verdict).strictness
+        strictness = with_verdict(without_verdict(decided), verdict).strictness
         if decided.decider == stage:
-            is_right = again == decided.strictness
+            is_right = strictness == decided.strictness
         else:
-            is_right = again <= min(decided.strictness, Strictness.ASKED)
+            is_right = strictness <= min(decided.strictness, Strictness.ASKED)
         if is_right:
             return None
-        makes = "lets it pass" if verdict is None else f"makes it {STRICTNESS_WORDS[again]} ({verdict.rule})"
-        return recorded.differs(f"{_verdict(recorded)}, where the stage {stage!r} {makes}")
+        effect = "lets it pass" if verdict is None else f"makes it {STRICTNESS_WORDS[strictness]} ({verdict.rule})"
+        return recorded.differs(f"{_recorded_verdict(recorded)}, where the stage {stage!r} {effect}")
 
     return difference
 
 
-def _verdict(recorded: LoggedCall) -> str:
+def _recorded_verdict(recorded: LoggedCall) -> str:
     decider = f" by the stage {recorded.decided.decider!r}" if recorded.decided.decider else ""
     return f"{STRICTNESS_WORDS[recorded.decided.strictness]}{decider}"

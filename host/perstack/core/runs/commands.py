@@ -97,7 +97,7 @@ def query_of(call: Call) -> str:
 
 @dataclass(frozen=True)
 class Generate:
-    """Call the model for this step; `final` without tools, for the result's text only."""
+    """Call the model for this step. `final`: without tools, so that it only writes the text of the result."""
 
     step: int
     final: bool = False
@@ -149,7 +149,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class DecideChange:
-    """Judge a call with the arguments that a person has given it."""
+    """Decide about a call with the arguments that a person has changed."""
 
     call: Call
 
@@ -262,7 +262,7 @@ Command = PerformedCommand | Switch
 
 
 def command_phrase(command: Command) -> str:
-    """Return the command as a phrase that follows «the loop would», in a difference that a replay reports."""
+    """Return the command as a phrase that follows «the loop would», for differences that a replay reports."""
     if isinstance(command, Generate):
         return f"generate for step {command.step}"
     names = {

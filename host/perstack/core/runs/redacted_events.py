@@ -18,7 +18,7 @@ class UnverifiedRedaction(ValueError):
 def restore_event(
     line_remains: RedactedRemains, digest: str, seq: int, redactions: Iterable[events.RedactEvent]
 ) -> events.StoredEvent:
-    """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises UnverifiedRedaction."""
+    """Return what a log's `redactEvent` says remains of the event at `seq`. Raises UnverifiedRedaction."""
     event = next(
         (
             redaction

@@ -33,7 +33,7 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
 
 
 def warning_after(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -> str | None:
-    """Return the warning if a call's result ends a step at half of the allowed repetitions; None if it does not."""
+    """Return the warning if this result ends a step that is half of the allowed repetitions; None otherwise."""
     limit = run.limits.max_repeats
     half = 0 if limit is None else (limit + 1) // 2
     if limit is None or limit < 2 or (run.repeats.times + 1 != half and run.repeats.alternating + 1 != 2 * half):
@@ -64,7 +64,7 @@ def repeated_call(run: Run) -> ErrorInfo | None:
 
 
 def _only_adds(call: Call) -> bool:
-    """Return whether a call adds todos and completes none: a list that only grows is no progress."""
+    """Return True if a call adds todos and completes none: a list that only grows is no progress."""
     return call.decided.kind == "todo" and not call.part.args.get("completedTodos")
 
 

@@ -32,7 +32,7 @@ _HINT_CHARS = 6  # characters per part that tell which part differs; the digest 
 
 @dataclass(frozen=True)
 class StoredTools:
-    """The tools of one generation, and the blob that stores them. Without slots, to be referred to weakly."""
+    """The tools of one generation, and the blob that stores them. It has no slots: a cache refers to it weakly."""
 
     specs: tuple[ToolSpec, ...]
     blob: bytes

@@ -46,58 +46,58 @@ class GiveUp:
     reason: str = ""
 
 
-def attempt_timeout_s(limits: Limits, spent: float) -> tuple[float, bool]:
+def attempt_timeout_s(limits: Limits, spent_s: float) -> tuple[float, bool]:
     """Return the seconds that an attempt may take, and True if `retry_timeout` limits them."""
-    remaining = max(0.0, limits.retry_timeout / 1000 - spent)
-    timeout = limits.timeout / 1000
-    return (remaining, True) if remaining < timeout else (timeout, False)
+    remaining_s = max(0.0, limits.retry_timeout / 1000 - spent_s)
+    timeout_s = limits.timeout / 1000
+    return (remaining_s, True) if remaining_s < timeout_s else (timeout_s, False)
 
 
 def after_failure(
     limits: Limits,
     *,
     is_retryable: bool,
-    retry_after: float | None,
+    retry_after_s: float | None,
     attempt: int,
-    spent: float,
+    spent_s: float,
     jitter: float,
-    has_stand_in: bool = False,
+    has_fallback: bool = False,
     is_hopeless: bool = False,
 ) -> RetryAfter | PauseJob | GiveUp:
-    """Decide what to do after attempt `attempt` (from 1) failed, `spent` seconds after the first attempt began.
+    """Decide what to do after attempt `attempt` (from 1) failed, `spent_s` seconds after the first attempt began.
 
-    With a fallback model (`has_stand_in`) the Job never pauses, and gives up at once if another attempt `is_hopeless`.
+    With a fallback model (`has_fallback`) the Job never pauses, and gives up at once if another attempt `is_hopeless`.
     """
-    if not is_retryable or (has_stand_in and is_hopeless):
+    if not is_retryable or (has_fallback and is_hopeless):
         return GiveUp()
-    if retry_after is not None and retry_after > MAX_WAIT_S:
-        return GiveUp() if has_stand_in else PauseJob(retry_after)
-    is_over = spent * 1000 >= limits.retry_timeout
+    if retry_after_s is not None and retry_after_s > MAX_WAIT_S:
+        return GiveUp() if has_fallback else PauseJob(retry_after_s)
+    is_over = spent_s * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
-        return _give_up(attempt, spent, "maxRetries")
-    delay = delay_after_attempt_s(attempt, jitter, retry_after)
-    if (spent + delay) * 1000 >= limits.retry_timeout:
-        return _give_up(attempt, spent, "retryTimeout")
-    return RetryAfter(delay)
+        return _give_up(attempt, spent_s, "maxRetries")
+    delay_s = delay_after_attempt_s(attempt, jitter, retry_after_s)
+    if (spent_s + delay_s) * 1000 >= limits.retry_timeout:
+        return _give_up(attempt, spent_s, "retryTimeout")
+    return RetryAfter(delay_s)
 
 
-def _give_up(attempt: int, spent: float, limit: str) -> GiveUp:
+def _give_up(attempt: int, spent_s: float, limit: str) -> GiveUp:
     if attempt == 1 and limit == "maxRetries":
         return GiveUp()  # nothing was tried again
     tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
-    return GiveUp(f"gave up after {tries} in {spent:.0f} s; raise `{limit}` in perstack.toml to allow more")
+    return GiveUp(f"gave up after {tries} in {spent_s:.0f} s; raise `{limit}` in perstack.toml to allow more")
 
 
-def delay_after_attempt_s(attempt: int, jitter: float, retry_after: float | None) -> float:
+def delay_after_attempt_s(attempt: int, jitter: float, retry_after_s: float | None) -> float:
     """Return the seconds to wait after attempt `attempt` (from 1) failed.
 
     The delay doubles from half a second up to a minute, less a random part of up to a half (`jitter` is in [0, 1)), so
-    that many Jobs do not return at once. The endpoint's own `retry_after` (seconds) is waited in full.
+    that many Jobs do not return at once. The endpoint's own `retry_after_s` is waited in full.
     """
-    if retry_after is not None:
-        return max(0.0, retry_after)
-    full_delay = min(_MAX_DELAY_S, _MIN_DELAY_S * 2.0 ** (attempt - 1))
-    return full_delay * (1 - jitter / 2)
+    if retry_after_s is not None:
+        return max(0.0, retry_after_s)
+    full_delay_s = min(_MAX_DELAY_S, _MIN_DELAY_S * 2.0 ** (attempt - 1))
+    return full_delay_s * (1 - jitter / 2)
 
 
 REST_MS = 300_000  # milliseconds until the primary model is tried again

@@ -1,7 +1,7 @@
 """The state of a Run: the value that `evolve` folds its log into.
 
-`evolve.py` has the transitions. A new field needs a decision in `begin` and `_take_over`: what a Run that continues
-another one inherits of it.
+`evolve.py` has the transitions. A new field needs a row in `INHERITANCE`: what a Run that takes over from another one
+has of it. `begin` decides what a Run with a new query inherits.
 """
 
 from __future__ import annotations
@@ -299,6 +299,22 @@ class Run:
         return tuple(call for call in self.calls.values() if call.result is None)
 
 
+INHERITANCE = {
+    "kept": "messages sayings taken_posts unfinished_text calls todos asked_call_id adaptations_by_model "
+    "expert_changes",
+    "adjusted": "phase is_declared_done context is_tightened",
+    "started": "start head limits result_schema continued_at_ms updated_at permissions snapshot_due",
+    "reset": "status step spending guidance provider_settings is_final_generation result unusable_reply error "
+    "resume_at has_generated questions waits_for_limit signals last_number widenings standing_approvals repeats "
+    "reply_token_limit budget_cut_tokens worked_ms exceeded result_value last_secret_number effect_count "
+    "without_effect closed queued queued_definition rejections rejected_for fallback_model fallback_cause "
+    "primary_retry_at_ms is_switched snapshot definitions",
+}
+"""The fields of a Run that takes over from another. `kept`: as they were. `adjusted`: as `_take_over` computes them.
+`started`: by its own `startRun`. `reset`: the default."""
+_KEPT_FIELDS = INHERITANCE["kept"].split()
+
+
 def call_key(run: Run, call: Call) -> str:
     """Return a name for the call that stays the same when the Run is resumed."""
     return f"{run.id}-{run.step}-{call.decided.id}"
@@ -375,19 +391,12 @@ def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
     sayings = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
         sayings = (*sayings, Saying(start.id, start.query, start.id))
-    return Run(
-        start=start,
-        head=head,
-        limits=start.limits,
-        result_schema=schema_of_run(start),
+    return replace(
+        _started_run(start, head),
         messages=earlier.append(query, start.id),
         sayings=sayings,
         taken_posts={} if base_run is None else base_run.taken_posts,
         context=EMPTY_CONTEXT if base_run is None else inherit_context(base_run, start),
-        continued_at_ms=start.timestamp,
-        updated_at=start.timestamp,
-        permissions=start.permissions,
-        snapshot_due="no" if start.snapshots is None else "before",
         adaptations_by_model={} if base_run is None else base_run.adaptations_by_model,
     )
 
@@ -395,29 +404,27 @@ def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
 def _take_over(start: StartRun, head: Head, base_run: Run) -> Run:
     """Return a Run in the state of `base_run`: its calls stay open, and its spending is not counted again."""
     is_begun = base_run.phase is Phase.GENERATING
+    asks_exec_now = start.exec_grant == "asks" and not base_run.asks_exec
+    return replace(
+        _started_run(start, head),
+        **{name: getattr(base_run, name) for name in _KEPT_FIELDS},
+        phase=Phase.READY if is_begun else base_run.phase,
+        is_declared_done=base_run.is_declared_done and not is_begun,
+        context=replace(base_run.context, sending=None, counted=None, overflow=None, is_relieved=False),
+        is_tightened=start.permissions != base_run.permissions or asks_exec_now,
+    )
+
+
+def _started_run(start: StartRun, head: Head) -> Run:
     return Run(
         start=start,
         head=head,
         limits=start.limits,
-        messages=base_run.messages,
-        sayings=base_run.sayings,
-        taken_posts=base_run.taken_posts,
         result_schema=schema_of_run(start),
-        phase=Phase.READY if is_begun else base_run.phase,
-        is_declared_done=base_run.is_declared_done and not is_begun,
-        unfinished_text=base_run.unfinished_text,
-        calls=base_run.calls,
-        todos=base_run.todos,
-        context=replace(base_run.context, sending=None, counted=None, overflow=None, is_relieved=False),
-        asked_call_id=base_run.asked_call_id,
         continued_at_ms=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
-        is_tightened=start.permissions != base_run.permissions
-        or (start.exec_grant == "asks" and not base_run.asks_exec),
-        adaptations_by_model=base_run.adaptations_by_model,
-        expert_changes=base_run.expert_changes,
     )
 
 

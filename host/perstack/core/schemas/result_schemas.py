@@ -95,7 +95,7 @@ def _unknown_reference(schema: JsonObject) -> str | None:
 
 
 def _has_endless_references(schema: JsonObject) -> bool:
-    """Return whether checking one value, without descending into it, could reach that schema again."""
+    """Return True if checking one value, without descending into it, could reach that schema again."""
     graph = TopologicalSorter[int]()
     for subschema in objects(schema):
         reference = subschema.get("$ref")

@@ -261,7 +261,7 @@ class SecretMasker:
         return masked
 
     def is_in(self, data: bytes) -> bool:
-        """Return whether the bytes contain a known secret."""
+        """Return True if the bytes contain a known secret."""
         return any(secret.encode("utf-8", "surrogatepass") in data for secret in self._known)
 
     def _value(self, value: JsonValue, name: str = "") -> JsonValue:

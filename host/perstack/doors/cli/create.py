@@ -48,7 +48,7 @@ from perstack.expert_tests.written_tests import read_tests
 from perstack.host import Host
 from perstack.next_steps import Resume
 from perstack.toml_reader.source import NotRead, read_bounded
-from perstack.trust.agreements import Agreement, TrustStore, page_of
+from perstack.trust.agreements import Agreement, TrustStore, describe_items
 
 _RESUME = "perstack create --resume"
 
@@ -229,7 +229,7 @@ def _ask_agreement(path: Path, *, says_yes: bool) -> None:
     if not missing_items:
         return
     print_err(f"{DEFINITION} does none of this before you agree:")
-    for line in page_of(missing_items, store.read(path.parent)):
+    for line in describe_items(missing_items, store.read(path.parent)):
         print_err(one_line(line))
     if says_yes or (can_ask(asks=True) and confirm("Agree to all of this?")):
         store.agree(path.parent, missing_items)

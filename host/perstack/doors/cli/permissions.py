@@ -27,7 +27,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
 from perstack.lockfile.lock import lock_path, read_lock
-from perstack.trust.agreements import TrustRecord, TrustStore, place_of
+from perstack.trust.agreements import TrustRecord, TrustStore, describe_place
 from perstack.trust.items import TrustItem, digests_of
 from perstack.trust.run_files import contents_of_rule
 
@@ -387,7 +387,7 @@ def _print(folder: str, items: Sequence[TrustItem], record: TrustRecord | None) 
     print_out(f"{one_line(folder)}:")
     for item in items:
         is_agreed = item.digest in agreed
-        place = item.place if is_agreed else place_of(item, record)
+        place = item.place if is_agreed else describe_place(item, record)
         print_out(f"{' ' if is_agreed else '+'} {one_line(item.shown)}  ({one_line(place)})")
     if not items:
         print_out("  only texts and limits: nothing needs an agreement")

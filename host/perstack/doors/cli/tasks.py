@@ -82,11 +82,11 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
         command_help.gather(values)  # reports invalid values before the storage is opened
 
         async def work(memory: StoredTasks) -> Record:
-            await _find(memory, values, () if operation.makes else ("task_id",))
+            await _find(memory, values, () if operation.is_creation else ("task_id",))
             command = read_command(operation.command, **command_help.gather(values))
-            return operation.shown(command, await memory.do(command))
+            return operation.to_result(command, await memory.do(command))
 
-        _show((tasks.look if operation.reads else tasks.do)(work), as_json=tasks.as_json)
+        _show((tasks.look if operation.is_read_only else tasks.do)(work), as_json=tasks.as_json)
 
     return click.command(operation.name, params=_parameters(operation, command_help), help=command_help.help)(run)
 

@@ -232,7 +232,7 @@ class TaskArguments(OperationArguments[Record]):
     @override
     @classmethod
     def reply_model(cls) -> type[Record]:
-        return cls.row.gives
+        return cls.row.result_type
 
     @override
     async def subject(self, served_project: ServedProject) -> TaskSubject:
@@ -256,12 +256,12 @@ class TaskArguments(OperationArguments[Record]):
         """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides`."""
         command = self.row.command(**{name: getattr(self, name) for name in self.model_fields_set}).through_a_door()
         task_id, agent_id = getattr(command, "task_id", None), getattr(command, "agent_id", "")
-        if self.row.makes:
+        if self.row.is_creation:
             if hides(agent_id):
                 raise UsageError(f"tasks of {agent_id} are not kept by this server, which does not offer that Expert")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
             raise _hidden_task(task_id)
-        result = self.row.shown(command, await memory.do(command))
+        result = self.row.to_result(command, await memory.do(command))
         if isinstance(result, TaskPage):
             return result.model_copy(
                 update={
@@ -299,6 +299,6 @@ def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArgum
     name = row.command.__name__.replace("Command", "Arguments")
     model = create_model(name, __base__=TaskArguments, __doc__=row.description, **cast("dict[str, Any]", fields))
     model.row = row
-    effect: Effect = "task_read" if row.reads else "task_delete" if row.method == "DELETE" else "task_write"
-    replies = {201 if row.makes else 200: "done"}
+    effect: Effect = "task_read" if row.is_read_only else "task_delete" if row.method == "DELETE" else "task_write"
+    replies = {201 if row.is_creation else 200: "done"}
     return OfferedOperation(row.name, model, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies))

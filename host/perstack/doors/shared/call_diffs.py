@@ -97,14 +97,14 @@ def edit_in_workspace(workspace: Path, tool_name: str, args: JsonObject) -> File
 
 def _diff_around_change(arguments: tuple[str, ...], path: str, data: bytes, change: Replacement) -> FileEdit:
     """Compare only the changed lines and the lines around them: this is quick for a file of any length."""
-    end = change.at + len(change.old)
-    start = _line_start(data, change.at)
+    end = change.offset + len(change.old)
+    start = _line_start(data, change.offset)
     for _ in range(CONTEXT):
         start = _line_start(data, max(0, start - 1))
     stop = _line_end(data, end)
     for _ in range(CONTEXT):
         stop = _line_end(data, stop)
-    after = data[start : change.at] + change.new + data[end:stop]
+    after = data[start : change.offset] + change.new + data[end:stop]
     hunks = line_diff(split_lines(data[start:stop]), split_lines(after), Effort(_MAX_STEPS)).hunks
     shift = data.count(b"\n", 0, start)
     numbered_hunks = [hunk._replace(old=hunk.old + shift, new=hunk.new + shift) for hunk in hunks]

@@ -18,7 +18,7 @@ from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
 from perstack.system.user import notice
 from perstack.toml_reader.definition_with_includes import LoadedProject
-from perstack.trust.agreements import TrustStore, ownership_of, place_of
+from perstack.trust.agreements import TrustStore, describe_place, ownership_of
 from perstack.trust.items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 
 # Detection of changes in the files that a project was read from.
@@ -171,7 +171,7 @@ class ReloadedProject:
         if not new_items:
             self._use(loaded, items)
             return True
-        page = tuple(f"{item.shown} ({place_of(item, record)})" for item in new_items)
+        page = tuple(f"{item.shown} ({describe_place(item, record)})" for item in new_items)
         change = PendingChange(str(loaded.files[0]), loaded, items, new_items, page)
         is_new_change = self.pending_change is None or self.pending_change.digest != change.digest
         self.pending_change, self.problem = change, change.note

@@ -354,12 +354,22 @@ class JobReader:
 
     async def _derive_summary(self, job_id: str) -> JobSummary:
         try:
-            job = await self.load(job_id)
+            job, is_driven = await self._load_with_driver(job_id)
         except Damaged as damage:
             return await self._summary_of_damaged(job_id, damage)
-        is_driven = await self.storage.lease_info(job_id) is not None
         # not stored: a write would make this the Job written to last, and the heads in the old summary are evidence
         return summarize(job, is_driven=is_driven)
+
+    async def _load_with_driver(self, job_id: str) -> tuple[Job, bool]:
+        """Return a Job, and whether a process drives it. Raises as `load`."""
+        job, before = await self.load(job_id), None
+        while not (is_driven := await self.storage.lease_info(job_id) is not None) and job.coordinator.status in ACTIVE:
+            # The driver may have ended the Job, and its lease, after the logs were read: only a Job whose logs stay as
+            # they are was left by its driver.
+            if before is not None and before.heads == job.heads:
+                break
+            job, before = await self.load(job_id), job
+        return job, is_driven
 
     async def _summary_of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job, so that lists of Jobs show it."""

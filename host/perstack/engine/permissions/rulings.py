@@ -135,12 +135,12 @@ class Rulings:
         self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet], rules: Sequence[str]
     ) -> str | None:
         """Return the first of these granted rules that covers a call; None without one."""
-        from perstack.core.permissions.call_rulings import is_enough
+        from perstack.core.permissions.call_rulings import allows_alone
 
         rule_call = self._policy_call(call.part, call.decided, catalogue) if rules else None
         if rule_call is None:
             return None
-        sufficient_rules = (rule for rule in rules if is_enough(chain, rule_call, rule))
+        sufficient_rules = (rule for rule in rules if allows_alone(chain, rule_call, rule))
         return await asyncio.to_thread(next, sufficient_rules, None)
 
     async def resolved_paths(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:

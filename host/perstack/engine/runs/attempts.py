@@ -129,10 +129,10 @@ async def retry_or_give_up(
     decision = after_failure(
         attempts.limits,
         is_retryable=error.is_retryable,
-        retry_after=error.retry_after,
+        retry_after_s=error.retry_after,
         attempt=attempt,
-        spent=attempts.spent_s,
-        has_stand_in=attempts.has_fallback,
+        spent_s=attempts.spent_s,
+        has_fallback=attempts.has_fallback,
         is_hopeless=needs_no_retry(error_info(error)),
         jitter=random.random(),  # noqa: S311 - spreads load, no secret
     )

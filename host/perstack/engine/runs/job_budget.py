@@ -173,7 +173,7 @@ class JobBudget:
     ) -> Grant | BudgetRefusal:
         while True:
             await self._flush_releases_of_others(run.id)
-            decision = self.ledger.reserve(run.id, bound, mine=used_amount)
+            decision = self.ledger.reserve(run.id, bound, own=used_amount)
             if not isinstance(decision, WaitForRoom):
                 return decision
             await self._has_room.wait()
