@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, find_run
 from perstack_studio.sent_requests import SentRequest, sent_request
 from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
+from perstack_studio.views.conversation import MAX_CHARS
 
 MAX_FOLDED = 3_000  # maximum events that are folded for the page of a step; with more, only at a person's request
 _STEP = "/jobs/{job}/runs/{run}/steps/{step:place}"
@@ -114,6 +115,7 @@ async def _show_step(request: Request) -> Response:
     step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
     chosen = _chosen_generation(request, step)
     sent, problem = await _read_request(request, studio, job_id, step, chosen)
+    shown = first_entries(step.entries)
     return await render_page(
         request,
         "step.html",
@@ -121,6 +123,8 @@ async def _show_step(request: Request) -> Response:
         run=run_summary,
         label=run_label(run_summary.expert_key, run_id),
         step=step,
+        entries=shown,
+        first_left_out=step.entries[len(shown)] if len(shown) < len(step.entries) else None,
         chosen=chosen,
         sent=sent,
         sent_problem=problem,
@@ -130,6 +134,16 @@ async def _show_step(request: Request) -> Response:
         job_id=job_id,
         run_id=run_id,
     )
+
+
+def first_entries(entries: Sequence[ConversationEntry]) -> Sequence[ConversationEntry]:
+    """Return the first entries with at most `MAX_CHARS` in total, at least one."""
+    chars = 0
+    for number, entry in enumerate(entries):
+        chars += entry.size
+        if chars > MAX_CHARS and number > 0:
+            return entries[:number]
+    return entries
 
 
 def _is_coordinator(run_summary: RunSummary) -> bool:

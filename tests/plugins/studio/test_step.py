@@ -98,6 +98,20 @@ def test_a_step_says_what_was_sent_and_why_its_calls_were_allowed(terminal: Term
         _branches_and_reruns(visitor, job_id, second, f"{path}/2")
 
 
+def test_a_step_that_is_too_long_for_a_page_links_to_the_rest(terminal: Terminal) -> None:
+    long = reply("x" * 2_000, *[("readTextFile", {"path": f"{n}" * 99_000}) for n in range(15)])
+    terminal.project("[experts.writer]\ninstruction = 'You write.'", writer=[long, reply("Done.")])
+    terminal.call("run", "writer", "Go", "--provider", "scripted", "--no-input")
+    job_id = next(terminal.jobs().iterdir()).name
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        page = visitor.get(f"/jobs/{job_id}/runs/{job_id}-1/steps/1")
+        link = re.search(r'href="([^"]+)#([^"]+)">\d+ more entries', page)
+        assert link is not None
+        assert f'id="{link[2]}"' not in page
+        assert f'id="{link[2]}"' in visitor.get(unescape(link[1]))
+
+
 def _branches_and_reruns(visitor: Visitor, job_id: str, page: str, path: str) -> None:
     visitor.send(page, f"{path}/branch", status=400, query=" ")
     branched = visitor.send(page, f"{path}/branch", query="Try again")
