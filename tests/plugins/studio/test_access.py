@@ -110,6 +110,7 @@ def test_an_address_that_others_reach_needs_a_proxy(terminal: Terminal) -> None:
     ("args", "remedy"),
     [
         (("--http", "127.0.0.1:{port}"), "another program listens there: name another port, or, if it is this studio,"),
+        (("--http", "nowhere"), "--http nowhere: write HOST:PORT, such as 127.0.0.1:8765\n"),
         (("--http", "127.0.0.1:1", "--link"), "no studio runs at 127.0.0.1:1: start it with `perstack studio`"),
         (("--http", "192.0.2.1:0", "--behind-proxy", "a.example.org"), "name one of its own, such as 127.0.0.1"),
         (("--behind-proxy", "https://a.example.org/"), "write its host name alone, such as studio.example.org"),
