@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,9 @@ def test_a_studio_is_served_although_its_standard_streams_are_closed(terminal: T
     assert process.stderr is not None
     with process:
         assert b"open in a browser" in process.stderr.readline()
+        link = process.stderr.readline().decode().removesuffix("\n")
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/enter\?key=\S+", link), "it is alone on its line"
+        assert len(link) <= 80
         process.send_signal(signal.SIGTERM)
         assert process.stderr.read() == b""
     assert process.returncode == 0
