@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import field
 from hashlib import sha256
@@ -28,6 +29,8 @@ LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
 SESSION_MS = 30 * 24 * 3_600_000  # milliseconds for which a browser stays known
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 MAX_USED_LINKS = 10_000
+_NONCE_BYTES = 6  # tells apart what is made in one millisecond; only the MAC is a secret
+_MAC_BYTES = 16  # 128 bits cannot be guessed, and a link with them fits into 80 columns
 
 _Purpose = Literal["link", "session"]
 
@@ -95,7 +98,7 @@ class StudioAccess:
         return self._mac("session", f"form {value}")
 
     def _sign(self, purpose: _Purpose, expiry: int) -> str:
-        text = f"{expiry}.{secrets.token_urlsafe(16)}"
+        text = f"{expiry}.{secrets.token_urlsafe(_NONCE_BYTES)}"
         return f"{text}.{self._mac(purpose, text)}"
 
     def _verify(self, purpose: _Purpose, value: str) -> int | None:
@@ -107,7 +110,8 @@ class StudioAccess:
         return expiry if expiry > self.clock.now() else None
 
     def _mac(self, purpose: _Purpose, text: str) -> str:
-        return hmac.new(self.secret.encode(), f"{purpose} {text}".encode(), sha256).hexdigest()
+        mac = hmac.new(self.secret.encode(), f"{purpose} {text}".encode(), sha256).digest()
+        return urlsafe_b64encode(mac[:_MAC_BYTES]).decode().rstrip("=")
 
 
 class StudioAccessMiddleware:

@@ -42,7 +42,7 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     from perstack_studio.access import StudioAccess
     from perstack_studio.server import StudioOptions, is_listening, new_link, serve_studio
 
-    listen_address = ListenAddress.parse(address)
+    listen_address = ListenAddress.parse(address, allows_socket=False)
     if listen_address.socket_path is not None:
         raise UsageError("--http: a browser opens no Unix socket: write HOST:PORT")
     if not listen_address.is_loopback and not behind_proxy:

@@ -9,6 +9,7 @@ from functools import partial
 
 from perstack.audit.searched_texts import search_index_path
 from perstack.dataclass import dataclass
+from perstack.doors.cli.terminal import print_err
 from perstack.doors.served_project import Definitions, ServedProject
 from perstack.doors.shared.http_connections import (
     ConnectionLimits,
@@ -78,7 +79,8 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
 
                 with stopped_by_signals(server, finish):
                     port = listener.getsockname()[1]
-                    notice(f"open in a browser, within ten minutes: {new_link(serve_options, access, port)}")
+                    notice("open in a browser, within ten minutes:")
+                    print_err(new_link(serve_options, access, port))  # alone, so that it can be clicked and copied
                     await server.serve([listener])
         finally:
             watch_task.cancel()

@@ -80,10 +80,60 @@ class OlderEntries extends HTMLElement {
   }
 }
 
+/** `<search-typed>` with the form of the search: what it finds is shown while one types. */
+class SearchTyped extends HTMLElement {
+  static delay = 250; // milliseconds without a key before a search
+
+  connectedCallback() {
+    this.input = this.querySelector("input[type=search]");
+    this.input.addEventListener("input", () => {
+      this.request?.abort();
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.search(), SearchTyped.delay);
+    });
+    this.input.addEventListener("keydown", (event) => event.key === "Escape" && this.input.blur());
+  }
+
+  async search() {
+    const address = `/search?q=${encodeURIComponent(this.input.value)}`;
+    const { signal } = (this.request = new AbortController());
+    try {
+      const response = await fetch(address, { signal });
+      if (!response.ok || response.redirected) throw new Error(`status ${response.status}`);
+      this.show(new DOMParser().parseFromString(await response.text(), "text/html"), address);
+    } catch {
+      if (!signal.aborted) this.say("The search failed. Press Enter to try it again.");
+    }
+  }
+
+  show(page, address) {
+    const found = page.querySelector(".found");
+    const count = found.querySelectorAll("article").length;
+    this.querySelector(".found").replaceWith(found);
+    this.say(this.input.value.trim() ? `${count} found` : "");
+    history.replaceState(null, "", address);
+  }
+
+  say(text) {
+    this.querySelector("[role=status]").textContent = text;
+  }
+}
+
+// `/` leads to the search, except where one writes
+addEventListener("keydown", (event) => {
+  const isWriting = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (event.key !== "/" || isWriting || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const input = document.querySelector("search-typed input");
+  if (input) input.focus();
+  else location.assign("/search#q");
+});
+
 // a page of the conversation shows its end, unless its address names an entry
 if (document.querySelector("live-entries") && !location.hash) scrollTo({ top: document.body.scrollHeight });
 
 customElements.define("live-state", LiveState);
 customElements.define("older-entries", OlderEntries);
 customElements.define("live-entries", LiveEntries);
+customElements.define("search-typed", SearchTyped);
 

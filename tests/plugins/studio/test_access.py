@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -110,6 +111,7 @@ def test_an_address_that_others_reach_needs_a_proxy(terminal: Terminal) -> None:
     ("args", "remedy"),
     [
         (("--http", "127.0.0.1:{port}"), "another program listens there: name another port, or, if it is this studio,"),
+        (("--http", "nowhere"), "--http nowhere: write HOST:PORT, such as 127.0.0.1:8765\n"),
         (("--http", "127.0.0.1:1", "--link"), "no studio runs at 127.0.0.1:1: start it with `perstack studio`"),
         (("--http", "192.0.2.1:0", "--behind-proxy", "a.example.org"), "name one of its own, such as 127.0.0.1"),
         (("--behind-proxy", "https://a.example.org/"), "write its host name alone, such as studio.example.org"),
@@ -135,6 +137,9 @@ def test_a_studio_is_served_although_its_standard_streams_are_closed(terminal: T
     assert process.stderr is not None
     with process:
         assert b"open in a browser" in process.stderr.readline()
+        link = process.stderr.readline().decode().removesuffix("\n")
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/enter\?key=\S+", link), "it is alone on its line"
+        assert len(link) <= 80
         process.send_signal(signal.SIGTERM)
         assert process.stderr.read() == b""
     assert process.returncode == 0

@@ -453,3 +453,24 @@ def test_older_entries_of_a_long_conversation_are_loaded_on_demand(
                 page.get_by_role("link", name="Older", exact=True).click()
                 page.wait_for_load_state()
             assert page.get_by_text("Step 0.", exact=True).count() == 1
+
+
+def test_a_search_shows_what_it_finds_while_one_types(me: Person) -> None:
+    page = me.tab("/jobs")
+    page.keyboard.press("/")
+    page.wait_for_url("**/search#q")
+    page.wait_for_function("document.activeElement?.id === 'q'")
+    page.keyboard.type("three fil")
+    page.wait_for_url("**/search?q=three%20fil")
+    assert re.fullmatch(r"[1-9]\d* found", page.locator("search-typed [role=status]").inner_text())
+    typed = page.locator(".found").inner_html()
+    page.reload()
+    assert page.locator(".found").inner_html() == typed, "the page that is loaded is the same"
+    page.locator("#q").focus()
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement?.id !== 'q'")
+    page.keyboard.press("/")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("cathedral")
+    page.wait_for_url("**/search?q=cathedral")
+    assert page.locator("search-typed [role=status]").inner_text() == "0 found"

@@ -50,8 +50,11 @@ class ListenAddress:
     socket_path: Path | None = None  # a Unix socket, instead of host and port
 
     @classmethod
-    def parse(cls, text: str) -> ListenAddress:
-        """Return the address for `HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError."""
+    def parse(cls, text: str, *, allows_socket: bool = True) -> ListenAddress:
+        """Return the address for `HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError.
+
+        `allows_socket` only changes the message for malformed text.
+        """
         if text.startswith(_UNIX):
             if sys.platform != "linux":
                 raise UsageError(f"--http {text}: only Linux reports which user connects to a socket: write HOST:PORT")
@@ -59,7 +62,8 @@ class ListenAddress:
         host, separator, port = text.rpartition(":")
         is_number = port.isascii() and port.isdigit() and len(port) <= 5
         if not is_number or int(port) > 65535 or (separator and not host):
-            raise UsageError(f"--http {text}: write HOST:PORT, such as 127.0.0.1:8765, or unix:PATH")
+            alternative = ", or unix:PATH" if allows_socket else ""
+            raise UsageError(f"--http {text}: write HOST:PORT, such as 127.0.0.1:8765{alternative}")
         return cls(host.strip("[]") or "127.0.0.1", int(port))
 
     @property
