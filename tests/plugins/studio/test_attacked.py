@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
+import httpx
 import pytest
 from studio_server import StudioServer, Visitor, serving_studio
 from terminal import Terminal, reply, trusting
 
 from perstack.doors.shared.edited_arguments import read_arguments
+from perstack.doors.shared.http_connections import MAX_UNAUTHENTICATED
 from perstack.errors import UsageError
 from perstack_studio.words import markdown
 
@@ -79,6 +83,28 @@ def _sent(server: StudioServer, head: str) -> bytes:
 )
 def test_an_odd_request_without_a_cookie_gets_nothing(server: StudioServer, head: str, status: int) -> None:
     assert f" {status} ".encode() in _sent(server, head)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [1, pytest.param(4, marks=pytest.mark.skipif(sys.platform != "linux", reason="one loopback address"))],
+)
+def test_held_connections_do_not_keep_a_browser_out(server: StudioServer, visitor: Visitor, addresses: int) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection((host, int(port)), 10, (f"127.0.0.{number + 1}", 0)))
+            for number in range(addresses)
+            for _ in range(MAX_UNAUTHENTICATED)
+        ]
+        for connection in held[::2]:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        for _ in range(3):
+            with httpx.Client(base_url=server.url, cookies=visitor.client.cookies, timeout=10) as browser:
+                assert browser.get("/jobs").status_code == 200
+        with suppress(ConnectionError):
+            assert held[0].recv(1) == b"", "the oldest made room"
+        assert b" 401 " in _sent(server, "GET / HTTP/1.1\r\nHost: {host}\r\n"), "others are not refused either"
 
 
 @pytest.mark.parametrize(
