@@ -5,7 +5,7 @@
 - many: 10,000 Jobs: the list, a filter, and a page that shows the number of open questions
 - live: 50 viewers on 200 Jobs that another process drives: processor time of the studio
 - watched: a live Job of a step a second whose conversation and page stay open for `--minutes` (an hour): memory of the
-  pages and of the studio, twelve times; only if asked for
+  pages and of the studio, twelve times; only if asked for (`--minutes 6 --watched-step-s 0.1` has as many steps)
 - pages: bytes, requests and first paint of the list of Jobs and of a Job, and of each `--url` of another server, which
   for example `adk web` or `devui` has started
 """
@@ -29,6 +29,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event as Flag
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -39,6 +40,9 @@ from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 TOML = '[experts.writer]\ninstruction = "Write."\n'
@@ -294,10 +298,10 @@ def note_size(received: dict[str, float], event: dict[str, float | str]) -> None
     received[str(event["requestId"])] = float(event["encodedDataLength"])
 
 
-def bench_watched(folder: Path, browser: str, minutes: float) -> None:
+def bench_watched(folder: Path, browser: str, minutes: float, step_s: float) -> None:
     from playwright.sync_api import sync_playwright
 
-    command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(WATCHED_STEP_S)]
+    command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(step_s)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert driver.stdout is not None
@@ -306,24 +310,40 @@ def bench_watched(folder: Path, browser: str, minutes: float) -> None:
             chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
             context = chromium.new_context()
             context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in client.cookies.jar])
-            pages = [context.new_page() for _ in range(2)]
-            for page, path in zip(pages, ("/jobs/live000/conversation", "/jobs/live000"), strict=True):
+            pages = {path: context.new_page() for path in ("/jobs/live000/conversation", "/jobs/live000")}
+            for path, page in pages.items():
                 page.goto(url + path, wait_until="load")
+            system = chromium.new_browser_cdp_session()
             for twelfth in range(13):
-                processes = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-                memory = max(anonymous_mb(one["id"]) for one in processes if one["type"] == "renderer")
-                entries = pages[0].locator(".entry").count()
+                processes = system.send("SystemInfo.getProcessInfo")["processInfo"]
+                renderers = [one["id"] for one in processes if one["type"] == "renderer"]
+                before = max(map(anonymous_mb, renderers))
+                kept = [collect_garbage(page, path.rpartition("/")[2]) for path, page in pages.items()]
                 print(
-                    f"after {minutes * twelfth / 12:4.0f} minutes: pages {memory:.0f} MB, {entries:,} entries, "
+                    f"after {minutes * twelfth / 12:4.1f} minutes: pages {before:.0f} MB, "
+                    f"{max(map(anonymous_mb, renderers)):.0f} MB without garbage ({'; '.join(kept)}), "
                     f"studio {anonymous_mb(studio.pid):.0f} MB",
                     flush=True,
                 )
                 if twelfth < 12:
-                    pages[0].wait_for_timeout(minutes * 60_000 / 12)
+                    page.wait_for_timeout(minutes * 60_000 / 12)
             chromium.close()
     finally:
         driver.kill()
         driver.wait()
+
+
+def collect_garbage(page: Page, name: str) -> str:
+    """Let the browser collect the garbage of a page, and return what is left of it."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    heap = session.send("Runtime.getHeapUsage")["usedSize"] / 1e6
+    counts = session.send("Memory.getDOMCounters")
+    session.detach()
+    return (
+        f"{name}: heap {heap:.1f} MB, {counts['nodes']:,} nodes, {counts['jsEventListeners']} listeners, "
+        f"{page.locator('.entry').count():,} entries"
+    )
 
 
 def cpu_s(pid: int) -> float:
@@ -349,6 +369,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("long", "many", "live", "watched", "pages"))
     parser.add_argument("--url", action="append", default=[])
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--watched-step-s", type=float, default=WATCHED_STEP_S)
     parser.add_argument("--browser", default="/usr/bin/chromium")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=LIVE_JOBS, help=argparse.SUPPRESS)
@@ -362,7 +383,7 @@ def main() -> None:
         "many": bench_many,
         "live": bench_live,
         "pages": lambda folder: bench_pages(folder, options.browser, options.url),
-        "watched": lambda folder: bench_watched(folder, options.browser, options.minutes),
+        "watched": lambda folder: bench_watched(folder, options.browser, options.minutes, options.watched_step_s),
     }
     for name, bench in benches.items():
         if options.only == name or (options.only is None and name != "watched"):
