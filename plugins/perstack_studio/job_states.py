@@ -23,6 +23,7 @@ from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.storage_access import read_summary
 from perstack.errors import NotFound, PerstackError
 from perstack.ports.storage import RunRef
+from perstack_studio.places import EarlyVerification
 
 MAX_KEPT_EVENTS = 200_000  # maximum events of the folded logs whose states are kept, over all Jobs
 _ROWS_PER_TURN = 50  # rows of a list that are read between two turns of the event loop
@@ -47,6 +48,7 @@ class JobStates:
     def __init__(self, served_project: ServedProject) -> None:
         self._served_project = served_project
         self._folded_jobs: OrderedDict[str, _FoldedJob] = OrderedDict()
+        self._verification = EarlyVerification(served_project.host.storage)
 
     async def current(self, job_id: str) -> JobSummary:
         """Return a Job's summary as of its logs. Raises NotFound, Damaged and StorageError."""
@@ -56,7 +58,20 @@ class JobStates:
         return await self._fold(job_id)
 
     async def page_summary(self, job_id: str) -> JobSummary:
-        """Return a Job's summary for a page that must appear at once: of a long driven Job, the stored one."""
+        """Return a Job's summary for a page that must appear at once: of a long driven Job, the stored one.
+
+        The logs of a long Job are verified in the background, for the person's next click.
+        """
+        summary = await self._row_summary(job_id)
+        self._verification.begin(summary)
+        return summary
+
+    async def close(self) -> None:
+        """End the verification of logs."""
+        await self._verification.close()
+
+    async def _row_summary(self, job_id: str) -> JobSummary:
+        """Return a Job's summary, of a long driven Job the stored one."""
         stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
@@ -80,7 +95,7 @@ class JobStates:
 
     async def _row(self, job_id: str) -> JobSummary | None:
         try:
-            return await self.page_summary(job_id)
+            return await self._row_summary(job_id)
         except NotFound:
             return None
         except PerstackError:

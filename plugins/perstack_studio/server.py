@@ -84,6 +84,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
             watch_task.cancel()
             await feeds.close()
             await studio.open_questions.close()
+            await studio.states.close()
             await shield_until_done(served_project.job_tasks.close())
 
 

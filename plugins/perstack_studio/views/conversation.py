@@ -86,7 +86,7 @@ async def _redirect_to_window(request: Request, job_id: str, run_summary: RunSum
     seq: int | None = _read_number(request, "at", 0)
     if "step" in request.query_params:
         step = _read_number(request, "step", 0)
-        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run_summary.id), run_summary.head_seq, step)
+        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run_summary.id), run_summary, step)
         if seq is None:
             raise NotFound(f"{run_summary.id} has no step {step}; it has {run_summary.steps}")
     until = min(max(run_summary.head_seq, 1), (seq or 1) + WINDOW_EVENTS // 2)
