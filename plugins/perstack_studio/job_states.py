@@ -3,6 +3,10 @@
 job.json of a Job at rest is shown as it is. That of a running Job may be a step old, so its logs are folded; the
 states of its Runs are kept, and later requests fold only what was appended since. A page that must appear at once shows
 job.json of a long Job; the page's stream then sends the folded state.
+
+A state has all messages of its Run: 1 to 2 KB for an event of 400 bytes, and about its size for a large one. So the
+bytes of the logs are bounded, and a driven Job with a larger log is shown from job.json, which its driver writes with
+each step. Such a Job keeps nothing here, however long a page follows it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ from perstack.errors import NotFound, PerstackError
 from perstack.ports.storage import RunRef
 from perstack_studio.places import EarlyVerification
 
-MAX_KEPT_EVENTS = 200_000  # maximum events of the folded logs whose states are kept, over all Jobs
+MAX_KEPT_BYTES = 32 << 20  # maximum bytes of the folded logs whose states are kept, over all Jobs
+MAX_DRIVEN_BYTES = 4 << 20  # maximum bytes of the folded logs of one driven Job
+_MAX_DRIVEN_EVENTS = 10_000  # maximum events of the logs of a driven Job that are folded to learn their bytes
 _ROWS_PER_TURN = 50  # rows of a list that are read between two turns of the event loop
 SHORT_LOG = 500  # maximum new events that a request folds before its page is shown
 
@@ -35,6 +41,7 @@ class _FoldedJob:
     """The states of a Job's Runs up to the events read so far."""
 
     runs: dict[str, LoadedState[Run]] = field(default_factory=dict[str, LoadedState[Run]])
+    size: int = 0  # bytes of the folded events
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -49,13 +56,14 @@ class JobStates:
         self._served_project = served_project
         self._folded_jobs: OrderedDict[str, _FoldedJob] = OrderedDict()
         self._verification = EarlyVerification(served_project.host.storage)
+        self._large_jobs: set[str] = set()  # driven Jobs whose logs have more than `MAX_DRIVEN_BYTES`
 
     async def current(self, job_id: str) -> JobSummary:
         """Return a Job's summary as of its logs. Raises NotFound, Damaged and StorageError."""
         stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
-        return await self._fold(job_id)
+        return await self._follow(stored)
 
     async def page_summary(self, job_id: str) -> JobSummary:
         """Return a Job's summary for a page that must appear at once: of a long driven Job, the stored one.
@@ -77,12 +85,9 @@ class JobStates:
             return await self._served_project.job(job_id) if stored is None else stored
         folded = self._folded_jobs.get(job_id)
         new_events = sum(run.head_seq for run in stored.runs) - (0 if folded is None else folded.events)
-        is_long = new_events > SHORT_LOG
-        if is_long and (
-            stored.asking is not None or await self._served_project.host.storage.lease_info(job_id) is not None
-        ):
+        if new_events > SHORT_LOG and (stored.asking is not None or await self._is_driven(job_id)):
             return stored
-        return await self._fold(job_id)
+        return await self._follow(stored)
 
     async def rows(self, job_ids: Sequence[str]) -> list[JobSummary]:
         """Return the summaries of these Jobs, without deleted ones. Damaged Jobs are as the Host lists them."""
@@ -107,6 +112,25 @@ class JobStates:
         if stored is None or stored.id != job_id or stored.status == "queued":
             return None
         return stored if self._served_project.definitions.offers(stored.expert_key) else None
+
+    async def _follow(self, stored: JobSummary) -> JobSummary:
+        """Return the summary as of the logs, or the stored one of a large Job whose driver writes it."""
+        if self._is_large(stored) and await self._is_driven(stored.id):
+            self._drop_states(stored.id)
+            return stored
+        return await self._fold(stored.id)
+
+    def _is_large(self, stored: JobSummary) -> bool:
+        """Return whether the states of a driven Job are too large to be kept."""
+        folded = self._folded_jobs.get(stored.id)
+        if folded is not None and folded.size > MAX_DRIVEN_BYTES:
+            self._large_jobs.add(stored.id)
+        return stored.id in self._large_jobs or sum(run.head_seq for run in stored.runs) > _MAX_DRIVEN_EVENTS
+
+    def _drop_states(self, job_id: str) -> None:
+        folded = self._folded_jobs.get(job_id)
+        if folded is not None and not folded.lock.locked():
+            del self._folded_jobs[job_id]
 
     async def _fold(self, job_id: str) -> JobSummary:
         folded = self._folded_jobs.setdefault(job_id, _FoldedJob())
@@ -143,6 +167,7 @@ class JobStates:
             states = {other_run_id: loaded.state for other_run_id, loaded in folded.runs.items()}
             async for line, state in run_logs(storage, states).fold(ref, since=previous):
                 folded.runs[run_id] = LoadedState(state, line.head)
+                folded.size += len(line.line)
                 if previous is not None and line.event.type == "redactEvent":
                     folded.runs.clear()  # the kept states still have the redacted content
                     break
@@ -150,13 +175,14 @@ class JobStates:
                 break
         else:
             return
+        folded.size = 0
         await self._catch_up(job_id, folded)
 
     def _drop_old(self) -> None:
-        total = sum(folded.events for folded in self._folded_jobs.values())
-        while total > MAX_KEPT_EVENTS and len(self._folded_jobs) > 1:
+        total = sum(folded.size for folded in self._folded_jobs.values())
+        while total > MAX_KEPT_BYTES and len(self._folded_jobs) > 1:
             _, oldest = self._folded_jobs.popitem(last=False)
-            total -= oldest.events
+            total -= oldest.size
 
 
 def _is_at_rest(summary: JobSummary) -> bool:

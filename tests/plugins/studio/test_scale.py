@@ -172,6 +172,33 @@ def test_a_running_job_is_folded_once_and_then_only_what_is_new(bench: Bench) ->
     assert wait_for(states.current("live")) == wait_for(host.job("live"))
 
 
+def test_a_large_driven_job_is_shown_from_its_summary_and_keeps_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_studio.job_states.MAX_DRIVEN_BYTES", 20_000)
+    script = [turn(tool("think", {"thought": str(number)}), text="Again.") for number in range(60)]
+    host = bench.host([*script, text("Done.")], expert("writer"))
+    states = JobStates(_served(host))
+    kept: list[int] = []
+
+    async def run() -> None:
+        reading = asyncio.Event()
+        task = asyncio.create_task(host.run("writer", "Go", job_id="live", on_event=lambda *_: reading.set()))
+        await reading.wait()
+        while not task.done():
+            with suppress(NotFound):  # before the first event is written
+                await states.current("live")
+            kept.append(sum(folded.size for folded in states._folded_jobs.values()))
+            await asyncio.sleep(0)
+        await task
+
+    wait_for(run())
+
+    assert 0 < max(kept) < 30_000
+    assert kept[-1] == 0
+    assert wait_for(states.current("live")) == wait_for(host.job("live"))
+
+
 def test_questions_are_counted_now_and_then_rather_than_for_each_page(host: Host) -> None:
     counted: list[int] = []
 
