@@ -29,7 +29,6 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event as Flag
-from typing import TYPE_CHECKING
 
 import httpx
 
@@ -40,9 +39,6 @@ from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 PERSTACK = str(Path(sys.executable).with_name("perstack"))
 TOML = '[experts.writer]\ninstruction = "Write."\n'
@@ -166,6 +162,10 @@ def bench_long(folder: Path, browser: str) -> None:
             print(f"{events:7,} events  first jump to step {events // 10:,}: {time_request(client, jump):6.0f} ms")
             other = jump.replace(str(events // 10), str(events // 9))
             print(f"{events:7,} events  next jump, to step {events // 9:,}: {time_request(client, other):6.0f} ms")
+        with serving(folder) as (client, process, url):
+            client.get(f"/jobs/{job}/conversation")
+            time.sleep(1)  # a person reads, and the log is verified meanwhile
+            print(f"{events:7,} events  first jump after a second: {time_request(client, jump):6.0f} ms")
             in_browser(browser, client, url, [f"/jobs/{job}", f"/jobs/{job}/conversation", jump])
             print(f"{events:7,} events  memory of the studio: {anonymous_mb(process.pid):.0f} MB")
 
@@ -299,51 +299,84 @@ def note_size(received: dict[str, float], event: dict[str, float | str]) -> None
 
 
 def bench_watched(folder: Path, browser: str, minutes: float, step_s: float) -> None:
-    from playwright.sync_api import sync_playwright
-
     command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(step_s)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert driver.stdout is not None
         driver.stdout.readline()
-        with serving(folder) as (client, studio, url), sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-            context = chromium.new_context()
-            context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in client.cookies.jar])
-            pages = {path: context.new_page() for path in ("/jobs/live000/conversation", "/jobs/live000")}
-            for path, page in pages.items():
-                page.goto(url + path, wait_until="load")
-            system = chromium.new_browser_cdp_session()
+        with (
+            serving(folder) as (_, studio, url),
+            browser_without_inspector(browser, folder) as (chromium, open_tab),
+        ):
+            link = subprocess.run(
+                [PERSTACK, "studio", "--link", "--http", url.removeprefix("http://")],
+                cwd=folder,
+                env={**os.environ, "PERSTACK_TRUST": str(folder)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            open_tab(link.stdout.strip())
+            for path in ("/jobs/live000/conversation", "/jobs/live000"):
+                open_tab(url + path)
             for twelfth in range(13):
-                processes = system.send("SystemInfo.getProcessInfo")["processInfo"]
-                renderers = [one["id"] for one in processes if one["type"] == "renderer"]
-                before = max(map(anonymous_mb, renderers))
-                kept = [collect_garbage(page, path.rpartition("/")[2]) for path, page in pages.items()]
-                print(
-                    f"after {minutes * twelfth / 12:4.1f} minutes: pages {before:.0f} MB, "
-                    f"{max(map(anonymous_mb, renderers)):.0f} MB without garbage ({'; '.join(kept)}), "
-                    f"studio {anonymous_mb(studio.pid):.0f} MB",
-                    flush=True,
-                )
-                if twelfth < 12:
-                    page.wait_for_timeout(minutes * 60_000 / 12)
-            chromium.close()
+                sizes = sorted(map(anonymous_mb, renderers(chromium.pid)), reverse=True)
+                pages = " and ".join(f"{size:.0f}" for size in sizes[:2])
+                memory = f"the two largest pages {pages} MB, studio {anonymous_mb(studio.pid):.0f} MB"
+                print(f"after {minutes * twelfth / 12:4.1f} minutes: {memory}", flush=True)
+                time.sleep(minutes * 60 / 12 if twelfth < 12 else 0)
     finally:
         driver.kill()
         driver.wait()
 
 
-def collect_garbage(page: Page, name: str) -> str:
-    """Let the browser collect the garbage of a page, and return what is left of it."""
-    session = page.context.new_cdp_session(page)
-    session.send("HeapProfiler.collectGarbage")
-    heap = session.send("Runtime.getHeapUsage")["usedSize"] / 1e6
-    counts = session.send("Memory.getDOMCounters")
-    session.detach()
-    return (
-        f"{name}: heap {heap:.1f} MB, {counts['nodes']:,} nodes, {counts['jsEventListeners']} listeners, "
-        f"{page.locator('.entry').count():,} entries"
+@contextmanager
+def browser_without_inspector(
+    browser: str, folder: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[str], None]]]:
+    """Start a browser, and return it with a function that opens a tab.
+
+    Playwright switches on the inspection of the network, for which a page keeps what its event streams receive. After
+    an hour that is more than the page itself.
+    """
+    profile = folder / "profile"
+    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--site-per-process")
+    process = subprocess.Popen(
+        [browser, *options, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
     )
+    try:
+        port_file = profile / "DevToolsActivePort"
+        until = time.monotonic() + 60
+        while not (port_file.exists() and port_file.read_text()):
+            assert time.monotonic() < until, "the browser does not start"
+            time.sleep(0.1)
+        control = f"http://127.0.0.1:{port_file.read_text().split()[0]}"
+
+        def open_tab(url: str) -> None:
+            httpx.put(f"{control}/json/new?{url}", timeout=60).raise_for_status()
+            time.sleep(4)  # until it is loaded: nothing else says so without the inspector
+
+        yield process, open_tab
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def renderers(browser_pid: int) -> set[int]:
+    """Return the ids of the processes of a browser that hold pages."""
+    found = set[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"--type=renderer" in (folder / "cmdline").read_bytes() and browser_pid in ancestors(folder):
+                found.add(int(folder.name))
+    return found
+
+
+def ancestors(folder: Path) -> Iterator[int]:
+    """Yield the ids of the parent of a process, of its parent, and so on."""
+    while (pid := re.search(r"PPid:\s+(\d+)", (folder / "status").read_text())) and pid[1] != "0":
+        yield int(pid[1])
+        folder = folder.with_name(pid[1])
 
 
 def cpu_s(pid: int) -> float:
