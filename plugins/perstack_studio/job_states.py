@@ -78,29 +78,34 @@ class JobStates:
         """End the verification of logs."""
         await self._verification.close()
 
-    async def _row_summary(self, job_id: str) -> JobSummary:
-        """Return a Job's summary, of a long driven Job the stored one."""
+    async def _row_summary(self, job_id: str, *, questions_from_logs: bool = False) -> JobSummary:
+        """Return a Job's summary, of a long Job that is driven or asks something the stored one."""
         stored = await self._stored_summary(job_id)
         if stored is None or _is_at_rest(stored):
             return await self._served_project.job(job_id) if stored is None else stored
         folded = self._folded_jobs.get(job_id)
         new_events = sum(run.head_seq for run in stored.runs) - (0 if folded is None else folded.events)
-        if new_events > SHORT_LOG and (stored.asking is not None or await self._is_driven(job_id)):
-            return stored
+        if new_events > SHORT_LOG:
+            is_sufficient = await self._is_driven(job_id) if stored.asking is None else not questions_from_logs
+            if is_sufficient:
+                return stored
         return await self._follow(stored)
 
-    async def rows(self, job_ids: Sequence[str]) -> list[JobSummary]:
-        """Return the summaries of these Jobs, without deleted ones. Damaged Jobs are as the Host lists them."""
+    async def rows(self, job_ids: Sequence[str], *, questions_from_logs: bool = False) -> list[JobSummary]:
+        """Return the summaries of these Jobs, without deleted ones. Damaged Jobs are as the Host lists them.
+
+        With `questions_from_logs` no question is read from job.json, which anything may have written.
+        """
         rows: list[JobSummary] = []
         for number, job_id in enumerate(job_ids):
-            rows += filter(None, [await self._row(job_id)])
+            rows += filter(None, [await self._row(job_id, questions_from_logs)])
             if number % _ROWS_PER_TURN == 0:
                 await asyncio.sleep(0)  # other requests must be served meanwhile
         return rows
 
-    async def _row(self, job_id: str) -> JobSummary | None:
+    async def _row(self, job_id: str, questions_from_logs: bool) -> JobSummary | None:
         try:
-            return await self._row_summary(job_id)
+            return await self._row_summary(job_id, questions_from_logs=questions_from_logs)
         except NotFound:
             return None
         except PerstackError:
@@ -115,7 +120,7 @@ class JobStates:
 
     async def _follow(self, stored: JobSummary) -> JobSummary:
         """Return the summary as of the logs, or the stored one of a large Job whose driver writes it."""
-        if self._is_large(stored) and await self._is_driven(stored.id):
+        if stored.asking is None and self._is_large(stored) and await self._is_driven(stored.id):
             self._drop_states(stored.id)
             return stored
         return await self._fold(stored.id)

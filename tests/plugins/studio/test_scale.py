@@ -26,6 +26,7 @@ from perstack_studio.places import last_events, search_place, seq_of_step
 from perstack_studio.question_count import OpenQuestionCount, count_questions
 from perstack_studio.run_lines import RunLines
 from perstack_studio.views.conversation import WINDOW_EVENTS, window
+from perstack_studio.views.inbox import read_inbox
 
 STEPS = 400
 
@@ -197,6 +198,42 @@ def test_a_large_driven_job_is_shown_from_its_summary_and_keeps_nothing(
     assert 0 < max(kept) < 30_000
     assert kept[-1] == 0
     assert wait_for(states.current("live")) == wait_for(host.job("live"))
+
+
+def test_an_inbox_folds_no_job_twice_and_takes_no_question_from_job_json(bench: Bench) -> None:
+    steps = [turn(tool("think", {"thought": str(number)}), text="Again.") for number in range(120)]
+    host = bench.host([*steps, turn(tool("askUser", {"question": "May I?"}))], expert("asks", ask=True), max_steps=0)
+    served = _served(host)
+    studio: Any = SimpleNamespace(host=host, served_project=served, states=JobStates(served))
+
+    async def look() -> tuple[list[Any], list[int]]:
+        asking = await host.run("asks", "Go", job_id="asks")
+        assert asking.asking is not None
+        stored = await host.storage.summary("asks")
+        assert stored is not None
+        await host.storage.put_summary("asks", stored.replace(b"May I?", b"Say y?"))
+        counts, original = list[int](), host.storage.read
+
+        async def counted(ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+            lines = await original(ref, after, limit)
+            counts[-1] += len(lines)
+            return lines
+
+        inboxes = list[Any]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host.storage, "read", counted, raising=False)
+            for _ in range(2):
+                counts.append(0)
+                inboxes.append(await read_inbox(studio))
+        assert inboxes[0] == await host.inbox()
+        return inboxes, counts
+
+    (first, second), (lines_at_first, lines_again) = wait_for(look())
+
+    assert len(first) == 1
+    assert second == first
+    assert lines_at_first > 500
+    assert lines_again <= 1
 
 
 def test_questions_are_counted_now_and_then_rather_than_for_each_page(host: Host) -> None:
