@@ -25,7 +25,7 @@ from perstack.doors.served_project import ServedProject
 from perstack.engine.log.event_log import LoadedState, run_ids
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.storage_access import read_summary
-from perstack.errors import NotFound, PerstackError
+from perstack.errors import Damaged, NotFound, PerstackError
 from perstack.ports.storage import RunRef
 from perstack_studio.places import EarlyVerification
 
@@ -68,9 +68,16 @@ class JobStates:
     async def page_summary(self, job_id: str) -> JobSummary:
         """Return a Job's summary for a page that must appear at once: of a long driven Job, the stored one.
 
-        The logs of a long Job are verified in the background, for the person's next click.
+        Of a Job with a damaged log it is the stored one with the error, so that its other Runs can be opened. The logs
+        of a long Job are verified in the background, for the person's next click.
         """
-        summary = await self._row_summary(job_id)
+        try:
+            summary = await self._row_summary(job_id)
+        except Damaged as error:
+            stored = await self._stored_summary(job_id)
+            if stored is None:
+                raise
+            return stored.model_copy(update={"damaged": True, "error": str(error)})
         self._verification.begin(summary)
         return summary
 

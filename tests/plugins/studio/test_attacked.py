@@ -187,6 +187,36 @@ def test_a_stream_of_a_damaged_log_ends_without_a_traceback(terminal: Terminal) 
     assert response.text.endswith("retry: 15000\n\n")
 
 
+@pytest.mark.parametrize("state", ["running", "completed"])
+def test_damage_in_one_run_leaves_the_other_pages_of_the_job(terminal: Terminal, state: str) -> None:
+    _ran(terminal)
+    terminal.script(says=[reply("hello pond"), reply("hello again")])
+    assert not terminal.run("run", "says", "more", "--provider", "scripted", "--continue-job", "of-says").code
+    log = terminal.log_of("of-says-1")
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[-1] = lines[-1].replace(b'"type"', b'"tipe"')
+    log.write_bytes(b"".join(lines))
+    summary = log.parents[2] / "job.json"
+    summary.write_bytes(summary.read_bytes().replace(b'"status":"completed"', f'"status":"{state}"'.encode()))
+
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        damaged = visitor.get("/jobs/of-says/runs/of-says-1", 503)
+        assert 'id="e1"' in damaged, "the query, before the damage"
+        assert "Restore the file from a copy" in damaged
+        assert "live-entries" not in damaged
+        assert "hello again" in visitor.get("/jobs/of-says/runs/of-says-2")
+        assert "hello again" in visitor.get("/jobs/of-says/conversation")
+        job = visitor.get("/jobs/of-says")
+        assert "/jobs/of-says/runs/of-says-2" in job
+        assert ("Restore the file from a copy" in job) == (state == "running"), "at rest no log is read"
+        for path in ("/", "/jobs", "/jobs/of-says/log", "/jobs/of-says/check", "/jobs/of-says/files", "/search?q=pond"):
+            visitor.get(path)
+        stream = visitor.client.get("/jobs/of-says/runs/of-says-1/events")
+
+    assert stream.text.endswith("retry: 15000\n\n")
+
+
 def test_long_texts_make_more_pages_and_no_longer_one(terminal: Terminal) -> None:
     steps = 24
     turns = [reply("<&>" * 30_000, ("think", {"thought": f"{number}"})) for number in range(steps)]
