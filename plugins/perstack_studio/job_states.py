@@ -125,19 +125,26 @@ class JobStates:
             return None
         return stored if self._served_project.definitions.offers(stored.expert_key) else None
 
-    async def _follow(self, stored: JobSummary) -> JobSummary:
+    async def _follow(self, stored_summary: JobSummary) -> JobSummary:
         """Return the summary as of the logs, or the stored one of a large Job whose driver writes it."""
-        if stored.asking is None and self._is_large(stored) and await self._is_driven(stored.id):
-            self._drop_states(stored.id)
-            return stored
-        return await self._fold(stored.id)
+        if (
+            stored_summary.asking is None
+            and self._is_large(stored_summary)
+            and await self._is_driven(stored_summary.id)
+        ):
+            self._drop_states(stored_summary.id)
+            return stored_summary
+        return await self._fold(stored_summary.id)
 
-    def _is_large(self, stored: JobSummary) -> bool:
+    def _is_large(self, stored_summary: JobSummary) -> bool:
         """Return whether the states of a driven Job are too large to be kept."""
-        folded = self._folded_jobs.get(stored.id)
+        folded = self._folded_jobs.get(stored_summary.id)
         if folded is not None and folded.size > MAX_DRIVEN_BYTES:
-            self._large_jobs.add(stored.id)
-        return stored.id in self._large_jobs or sum(run.head_seq for run in stored.runs) > _MAX_DRIVEN_EVENTS
+            self._large_jobs.add(stored_summary.id)
+        return (
+            stored_summary.id in self._large_jobs
+            or sum(run.head_seq for run in stored_summary.runs) > _MAX_DRIVEN_EVENTS
+        )
 
     def _drop_states(self, job_id: str) -> None:
         folded = self._folded_jobs.get(job_id)

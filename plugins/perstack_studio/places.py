@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import BrokenSeal, Head, open_line, read_remains
@@ -37,8 +38,8 @@ def likely_seq(run_summary: RunSummary, step: int) -> int:
     return max(1, run_summary.head_seq * step_index // max(1, run_summary.steps))
 
 
-async def search_place(is_before: Callable[[int], Awaitable[bool]], first_probe: int, end: int) -> int:
-    """Return the first place from 1 for which `is_before` is False; `end` if there is none before it.
+async def search_place(step_at: Callable[[int], Awaitable[int | None]], step: int, first_probe: int, end: int) -> int:
+    """Return the first place from 1 that `step_at` does not give an earlier step; `end` if there is none before it.
 
     Probe `first_probe` and then at distances that double, until the place lies between two probes; then bisect.
     """
@@ -47,7 +48,8 @@ async def search_place(is_before: Callable[[int], Awaitable[bool]], first_probe:
     while high - low > 1:
         if not low < probe < high:
             probe = (low + high) // 2
-        if await is_before(probe):
+        step_there = await step_at(probe)
+        if step_there is not None and step_there < step:
             low, probe = probe, probe + distance
         else:
             high, probe = probe, probe - distance
@@ -57,14 +59,9 @@ async def search_place(is_before: Callable[[int], Awaitable[bool]], first_probe:
 
 async def seq_of_step(storage: Storage, ref: RunRef, run_summary: RunSummary, step: int) -> int | None:
     """Return the place of the first event of a step up to the summary's head; None if the log has no such step."""
-
-    async def is_before(seq: int) -> bool:
-        step_there = await _step_at(storage, ref, seq)
-        return step_there is not None and step_there < step
-
-    head_seq = run_summary.head_seq
-    seq = await search_place(is_before, likely_seq(run_summary, step), head_seq + 1)
-    return seq if seq <= head_seq and await _step_at(storage, ref, seq) == step else None
+    head_seq, step_at = run_summary.head_seq, partial(_step_at, storage, ref)
+    seq = await search_place(step_at, step, likely_seq(run_summary, step), head_seq + 1)
+    return seq if seq <= head_seq and await step_at(seq) == step else None
 
 
 async def _step_at(storage: Storage, ref: RunRef, seq: int) -> int | None:

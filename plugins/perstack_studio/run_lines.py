@@ -107,13 +107,8 @@ class RunLines:
 
     async def first_seq_of(self, step: int) -> int:
         """Return the place of the first event of a step or of a later one; the place after the end without one."""
-
-        async def is_before(seq: int) -> bool:
-            step_there = await self.step_at(seq)
-            return step_there is not None and step_there < step
-
         first_probe = 1 if self.run_summary is None else likely_seq(self.run_summary, step)
-        return await search_place(is_before, first_probe, sys.maxsize)
+        return await search_place(self.step_at, step, first_probe, sys.maxsize)
 
     async def step(self, step: int) -> StepLines:
         """Return the events of a step. Raises NotFound, and Damaged if the log cannot be read up to it."""

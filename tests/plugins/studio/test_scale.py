@@ -96,11 +96,11 @@ def test_a_step_is_found_by_few_reads(host: Host, lines_read: list[int]) -> None
 @pytest.mark.parametrize("first_probe", [1, 40, 70, 98, 99])
 @pytest.mark.parametrize("place", [1, 2, 50, 97, 98, 99])
 def test_a_place_is_found_from_any_first_probe(first_probe: int, place: int) -> None:
-    async def is_before(seq: int) -> bool:
+    async def step_at(seq: int) -> int | None:
         assert 0 < seq < 99
-        return seq < place
+        return 1 if seq < place else 3 if seq < 90 else None
 
-    assert asyncio.run(search_place(is_before, first_probe, 99)) == place
+    assert asyncio.run(search_place(step_at, 2, first_probe, 99)) == place
 
 
 def test_a_jump_reads_hardly_beyond_the_step(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
