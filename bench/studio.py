@@ -317,7 +317,7 @@ def bench_watched(folder: Path, browser: str, minutes: float, step_s: float) -> 
                 check=True,
             )
             open_tab(link.stdout.strip())
-            for path in ("/jobs/live000/conversation", "/jobs/live000"):
+            for path in ("/jobs/live000", "/jobs/live000/conversation"):  # the last one is visible, so it is painted
                 open_tab(url + path)
             for twelfth in range(13):
                 sizes = sorted(map(anonymous_mb, renderers(chromium.pid)), reverse=True)
@@ -334,10 +334,9 @@ def bench_watched(folder: Path, browser: str, minutes: float, step_s: float) -> 
 def browser_without_inspector(
     browser: str, folder: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[str], None]]]:
-    """Start a browser, and return it with a function that opens a tab.
+    """Start a browser, and return it with a function that opens a tab in the foreground.
 
-    Playwright switches on the inspection of the network, for which a page keeps what its event streams receive. After
-    an hour that is more than the page itself.
+    Nothing inspects its pages, as nothing does in a person's browser: an inspected page may keep what it received.
     """
     profile = folder / "profile"
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--site-per-process")
