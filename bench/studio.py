@@ -5,7 +5,7 @@
 - many: 10,000 Jobs: the list, a filter, and a page that shows the number of open questions
 - live: 50 viewers on 200 Jobs that another process drives: processor time of the studio
 - watched: a live Job of a step a second whose conversation and page stay open for `--minutes` (an hour): memory of the
-  pages and of the studio, twelve times; only if asked for
+  pages and of the studio, twelve times; only if asked for (`--minutes 6 --watched-step-s 0.1` has as many steps)
 - pages: bytes, requests and first paint of the list of Jobs and of a Job, and of each `--url` of another server, which
   for example `adk web` or `devui` has started
 """
@@ -162,6 +162,10 @@ def bench_long(folder: Path, browser: str) -> None:
             print(f"{events:7,} events  first jump to step {events // 10:,}: {time_request(client, jump):6.0f} ms")
             other = jump.replace(str(events // 10), str(events // 9))
             print(f"{events:7,} events  next jump, to step {events // 9:,}: {time_request(client, other):6.0f} ms")
+        with serving(folder) as (client, process, url):
+            client.get(f"/jobs/{job}/conversation")
+            time.sleep(1)  # a person reads, and the log is verified meanwhile
+            print(f"{events:7,} events  first jump after a second: {time_request(client, jump):6.0f} ms")
             in_browser(browser, client, url, [f"/jobs/{job}", f"/jobs/{job}/conversation", jump])
             print(f"{events:7,} events  memory of the studio: {anonymous_mb(process.pid):.0f} MB")
 
@@ -294,36 +298,84 @@ def note_size(received: dict[str, float], event: dict[str, float | str]) -> None
     received[str(event["requestId"])] = float(event["encodedDataLength"])
 
 
-def bench_watched(folder: Path, browser: str, minutes: float) -> None:
-    from playwright.sync_api import sync_playwright
-
-    command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(WATCHED_STEP_S)]
+def bench_watched(folder: Path, browser: str, minutes: float, step_s: float) -> None:
+    command = [sys.executable, __file__, "--drive", str(folder), "--jobs", "1", "--step-s", str(step_s)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert driver.stdout is not None
         driver.stdout.readline()
-        with serving(folder) as (client, studio, url), sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-            context = chromium.new_context()
-            context.add_cookies([{"name": c.name, "value": c.value or "", "url": url} for c in client.cookies.jar])
-            pages = [context.new_page() for _ in range(2)]
-            for page, path in zip(pages, ("/jobs/live000/conversation", "/jobs/live000"), strict=True):
-                page.goto(url + path, wait_until="load")
+        with (
+            serving(folder) as (_, studio, url),
+            browser_without_inspector(browser, folder) as (chromium, open_tab),
+        ):
+            link = subprocess.run(
+                [PERSTACK, "studio", "--link", "--http", url.removeprefix("http://")],
+                cwd=folder,
+                env={**os.environ, "PERSTACK_TRUST": str(folder)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            open_tab(link.stdout.strip())
+            for path in ("/jobs/live000", "/jobs/live000/conversation"):  # the last one is visible, so it is painted
+                open_tab(url + path)
             for twelfth in range(13):
-                processes = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-                memory = max(anonymous_mb(one["id"]) for one in processes if one["type"] == "renderer")
-                entries = pages[0].locator(".entry").count()
-                print(
-                    f"after {minutes * twelfth / 12:4.0f} minutes: pages {memory:.0f} MB, {entries:,} entries, "
-                    f"studio {anonymous_mb(studio.pid):.0f} MB",
-                    flush=True,
-                )
-                if twelfth < 12:
-                    pages[0].wait_for_timeout(minutes * 60_000 / 12)
-            chromium.close()
+                sizes = sorted(map(anonymous_mb, renderers(chromium.pid)), reverse=True)
+                pages = " and ".join(f"{size:.0f}" for size in sizes[:2])
+                memory = f"the two largest pages {pages} MB, studio {anonymous_mb(studio.pid):.0f} MB"
+                print(f"after {minutes * twelfth / 12:4.1f} minutes: {memory}", flush=True)
+                time.sleep(minutes * 60 / 12 if twelfth < 12 else 0)
     finally:
         driver.kill()
         driver.wait()
+
+
+@contextmanager
+def browser_without_inspector(
+    browser: str, folder: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[str], None]]]:
+    """Start a browser, and return it with a function that opens a tab in the foreground.
+
+    Nothing inspects its pages, as nothing does in a person's browser: an inspected page may keep what it received.
+    """
+    profile = folder / "profile"
+    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--site-per-process")
+    process = subprocess.Popen(
+        [browser, *options, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
+    )
+    try:
+        port_file = profile / "DevToolsActivePort"
+        until = time.monotonic() + 60
+        while not (port_file.exists() and port_file.read_text()):
+            assert time.monotonic() < until, "the browser does not start"
+            time.sleep(0.1)
+        control = f"http://127.0.0.1:{port_file.read_text().split()[0]}"
+
+        def open_tab(url: str) -> None:
+            httpx.put(f"{control}/json/new?{url}", timeout=60).raise_for_status()
+            time.sleep(4)  # until it is loaded: nothing else says so without the inspector
+
+        yield process, open_tab
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def renderers(browser_pid: int) -> set[int]:
+    """Return the ids of the processes of a browser that hold pages."""
+    found = set[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"--type=renderer" in (folder / "cmdline").read_bytes() and browser_pid in ancestors(folder):
+                found.add(int(folder.name))
+    return found
+
+
+def ancestors(folder: Path) -> Iterator[int]:
+    """Yield the ids of the parent of a process, of its parent, and so on."""
+    while (pid := re.search(r"PPid:\s+(\d+)", (folder / "status").read_text())) and pid[1] != "0":
+        yield int(pid[1])
+        folder = folder.with_name(pid[1])
 
 
 def cpu_s(pid: int) -> float:
@@ -349,6 +401,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("long", "many", "live", "watched", "pages"))
     parser.add_argument("--url", action="append", default=[])
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--watched-step-s", type=float, default=WATCHED_STEP_S)
     parser.add_argument("--browser", default="/usr/bin/chromium")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=LIVE_JOBS, help=argparse.SUPPRESS)
@@ -362,7 +415,7 @@ def main() -> None:
         "many": bench_many,
         "live": bench_live,
         "pages": lambda folder: bench_pages(folder, options.browser, options.url),
-        "watched": lambda folder: bench_watched(folder, options.browser, options.minutes),
+        "watched": lambda folder: bench_watched(folder, options.browser, options.minutes, options.watched_step_s),
     }
     for name, bench in benches.items():
         if options.only == name or (options.only is None and name != "watched"):

@@ -1,11 +1,16 @@
 """Places in the log of a Run, found without reading all of it.
 
-A place is the number of an event in its Run's log, from 1. A jump to a step is a binary search, since the steps of a
-log never decrease; so its cost hardly depends on the length of the log.
+A place is the number of an event in its Run's log, from 1. A jump to a step is a search by probes, since the steps of a
+log never decrease. It begins where the step would be if all steps had the same number of events, and widens from there:
+a file storage verifies a log up to the place that is read, so a probe in the middle of a long log is slow at first.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.core.base.chain import BrokenSeal, Head, open_line, read_remains
@@ -13,27 +18,50 @@ from perstack.core.base.ids import place_of
 from perstack.doors.shared.log_view import entries_of
 from perstack.engine.log.event_log import InvalidEvent, StoredLine
 from perstack.engine.log.run_log import RunLog, event_of
-from perstack.errors import UsageError
+from perstack.errors import PerstackError, UsageError
 from perstack.ports.storage import RunRef, Storage
 
 if TYPE_CHECKING:
+    from perstack.core.jobs.summary import JobSummary, RunSummary
     from perstack.core.runs.events import StoredEvent
 
+_VERIFIED_EVENTS = 5_000  # events of a log that are verified at once, in some 20 ms; shorter logs are not long
+_VERIFICATION_DELAY_S = 0.2  # seconds from the request for a page to the verification, which must not delay the page
+_FIRST_DISTANCE = 16  # places between the first probe of a search and the second
 _PROBE_LINES = 8  # lines read at once to find a step: a redacted line does not name its step
 _MAX_LATER_EVENTS = 200  # maximum events that may have been appended since job.json was written
 
 
-async def seq_of_step(storage: Storage, ref: RunRef, head_seq: int, step: int) -> int | None:
-    """Return the place of the first event of a step, among the first `head_seq`; None if the log has no such step."""
-    low, high = 1, head_seq + 1
-    while low < high:
-        middle = (low + high) // 2
-        step_in_middle = await _step_at(storage, ref, middle)
-        if step_in_middle is None or step_in_middle >= step:
-            high = middle
+def likely_seq(run_summary: RunSummary, step: int) -> int:
+    """Return where the first event of a step is if all steps of the Run have the same number of events."""
+    step_index = min(step, run_summary.steps) - 1
+    return max(1, run_summary.head_seq * step_index // max(1, run_summary.steps))
+
+
+async def search_place(step_at: Callable[[int], Awaitable[int | None]], step: int, first_probe: int, end: int) -> int:
+    """Return the first place from 1 that `step_at` does not give an earlier step; `end` if there is none before it.
+
+    Probe `first_probe` and then at distances that double, until the place lies between two probes; then bisect.
+    """
+    low, high = 0, end
+    probe, distance = first_probe, _FIRST_DISTANCE
+    while high - low > 1:
+        if not low < probe < high:
+            probe = (low + high) // 2
+        step_there = await step_at(probe)
+        if step_there is not None and step_there < step:
+            low, probe = probe, probe + distance
         else:
-            low = middle + 1
-    return low if low <= head_seq and await _step_at(storage, ref, low) == step else None
+            high, probe = probe, probe - distance
+        distance *= 2
+    return high
+
+
+async def seq_of_step(storage: Storage, ref: RunRef, run_summary: RunSummary, step: int) -> int | None:
+    """Return the place of the first event of a step up to the summary's head; None if the log has no such step."""
+    head_seq, step_at = run_summary.head_seq, partial(_step_at, storage, ref)
+    seq = await search_place(step_at, step, likely_seq(run_summary, step), head_seq + 1)
+    return seq if seq <= head_seq and await step_at(seq) == step else None
 
 
 async def _step_at(storage: Storage, ref: RunRef, seq: int) -> int | None:
@@ -44,6 +72,42 @@ async def _step_at(storage: Storage, ref: RunRef, seq: int) -> int | None:
             return first.step
         seq += len(lines)
     return None
+
+
+class EarlyVerification:
+    """Tasks that verify the logs of long Jobs whose pages were just opened: a jump into them is then fast.
+
+    A file storage verifies a log once, up to the place that is read. Here it is read in parts, and one log at a time:
+    pages that are opened meanwhile wait for one part at most.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by Job
+        self._turn = asyncio.Lock()
+
+    def begin(self, job_summary: JobSummary) -> None:
+        """Verify the long logs of a Job in the background."""
+        heads = {run.id: run.head_seq for run in job_summary.runs if run.head_seq > _VERIFIED_EVENTS}
+        job_id = job_summary.id
+        if heads and job_id not in self._tasks:
+            self._tasks[job_id] = asyncio.create_task(self._verify(job_id, heads))
+            self._tasks[job_id].add_done_callback(lambda _: self._tasks.pop(job_id, None))
+
+    async def close(self) -> None:
+        """Cancel the tasks."""
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _verify(self, job_id: str, heads: Mapping[str, int]) -> None:
+        await asyncio.sleep(_VERIFICATION_DELAY_S)
+        async with self._turn:
+            for run_id, head_seq in heads.items():
+                with suppress(PerstackError):  # whoever reads the log sees the error
+                    for seq in (*range(_VERIFIED_EVENTS, head_seq, _VERIFIED_EVENTS), head_seq):
+                        await self._storage.read(RunRef(job_id, run_id), after=seq - 1, limit=1)
 
 
 async def last_events(storage: Storage, ref: RunRef, head_seq: int, count: int) -> list[StoredLine[StoredEvent]] | None:

@@ -1,9 +1,11 @@
-"""Lines of a Run's log, read in parts: a step is found by binary search, so a long log is never read completely.
+"""Lines of a Run's log, read in parts: a step is found by a search, so a long log is never read completely.
 
 A damaged or unknown event must not hide the others, so lines are read here, and parsed where they are shown.
 """
 
 from __future__ import annotations
+
+import sys
 
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.core.jobs.summary import JobSummary, RunSummary
@@ -15,6 +17,7 @@ from perstack.engine.log.run_log import RunLog
 from perstack.engine.log.storage_access import read_summary
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef, Storage
+from perstack_studio.places import likely_seq, search_place
 from perstack_studio.studio import Studio
 
 MAX_STEP_EVENTS = 1_000  # maximum shown events of one step
@@ -75,10 +78,11 @@ class RunLines:
 
     storage: Storage
     ref: RunRef
+    run_summary: RunSummary | None = None  # says about where a step is; without one it is searched from the first event
 
     @classmethod
-    def of(cls, studio: Studio, job_id: str, run_id: str) -> RunLines:
-        return cls(studio.host.jobs.storage, RunRef(check_job_id(job_id), check_id(run_id, "run")))
+    def of(cls, studio: Studio, job_id: str, run_id: str, run_summary: RunSummary | None = None) -> RunLines:
+        return cls(studio.host.jobs.storage, RunRef(check_job_id(job_id), check_id(run_id, "run")), run_summary)
 
     async def read(self, after: int, limit: int | None) -> tuple[StoredEntry, ...]:
         """Return the events after a place. Raises Damaged if the first of them is damaged."""
@@ -103,17 +107,8 @@ class RunLines:
 
     async def first_seq_of(self, step: int) -> int:
         """Return the place of the first event of a step or of a later one; the place after the end without one."""
-        low, high = 0, 1
-        while (step_there := await self.step_at(high)) is not None and step_there < step:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            step_there = await self.step_at(middle)
-            if step_there is not None and step_there < step:
-                low = middle
-            else:
-                high = middle
-        return high
+        first_probe = 1 if self.run_summary is None else likely_seq(self.run_summary, step)
+        return await search_place(self.step_at, step, first_probe, sys.maxsize)
 
     async def step(self, step: int) -> StepLines:
         """Return the events of a step. Raises NotFound, and Damaged if the log cannot be read up to it."""

@@ -68,7 +68,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
             with listen(serve_options.address, _BUSY_REMEDY) as listener:
                 server = http_server(
                     build_app(studio),
-                    protocol(ConnectionLimits()),
+                    protocol(ConnectionLimits(replaces_oldest=True)),
                     max_head_bytes=_MAX_HEAD_BYTES,
                     shutdown_s=_SHUTDOWN_TIME_S,
                 )
@@ -86,6 +86,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
             watch_task.cancel()
             await feeds.close()
             await studio.open_questions.close()
+            await studio.states.close()
             await shield_until_done(served_project.job_tasks.close())
 
 

@@ -20,6 +20,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobReader
 from perstack.next_steps import Inspect, NextStep
 from perstack.next_steps import in_words as step_in_words
+from perstack.ports.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,16 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     The logs of a Job with an intact summary that asks nothing are not read: `verify` finds their damage. A question is
     computed from the logs.
     """
-    summaries = await reader.storage.summaries()
-    jobs_to_read = [job_id for job_id, data in summaries.items() if not _is_at_rest(job_id, data)]
-    items = (item for summary in await reader.rows(jobs_to_read) for item in _items_of_job(summary))
+    items = (
+        item for summary in await reader.rows(await unsettled_jobs(reader.storage)) for item in items_of_job(summary)
+    )
     return tuple(sorted(items, key=age_key))
+
+
+async def unsettled_jobs(storage: Storage) -> list[str]:
+    """Return the ids of the Jobs that may ask something, which only their logs say."""
+    summaries = await storage.summaries()
+    return [job_id for job_id, data in summaries.items() if not _is_at_rest(job_id, data)]
 
 
 def merge_by_age(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
@@ -82,7 +89,8 @@ def _is_at_rest(job_id: str, data: bytes) -> bool:
     return inbox_summary.id == job_id and inbox_summary.status != "running" and inbox_summary.asking is None
 
 
-def _items_of_job(summary: JobSummary) -> Iterator[InboxItem]:
+def items_of_job(summary: JobSummary) -> Iterator[InboxItem]:
+    """Yield the open question of a Job, or the Job itself if it cannot be read."""
     asking = summary.asking
     if summary.damaged:
         steps = (Inspect("damage", summary.id),)

@@ -29,7 +29,7 @@ class LiveState extends HTMLElement {
 
 /** `<live-entries src>`: entries are added at the end, or replace the one with their id. */
 class LiveEntries extends HTMLElement {
-  static limit = 2000; // elements that stay in the page, so that its memory does not grow
+  static limit = 1000; // entries that stay in a page that shows its end, so that its memory does not grow
 
   connectedCallback() {
     follow(this.getAttribute("src"), "entries", (html) => this.take(html));
@@ -48,8 +48,28 @@ class LiveEntries extends HTMLElement {
         if (wasOpen) entry.querySelector("details")?.setAttribute("open", "");
       }
     }
-    while (this.children.length > LiveEntries.limit) this.firstElementChild.remove();
+    this.trim(isAtEnd ? LiveEntries.limit : OlderEntries.limit); // who reads older ones keeps them
     if (isAtEnd) scrollTo({ top: document.body.scrollHeight });
+  }
+
+  /** Remove the oldest entries, whole events only, and let the link to older ones begin where they were. */
+  trim(limit) {
+    const entries = document.getElementsByClassName("entry");
+    if (entries.length <= limit) return;
+    const seqOf = (entry) => Number(/^e(\d+)/.exec(entry.id)[1]);
+    let removed = 0;
+    while (entries.length > limit || (entries.length > 0 && seqOf(entries[0]) === removed)) {
+      removed = seqOf(entries[0]);
+      entries[0].remove();
+    }
+    let older = document.querySelector("older-entries");
+    if (older === null) {
+      older = document.createElement("older-entries");
+      older.className = "older";
+      older.append(Object.assign(document.createElement("a"), { textContent: "Older" }));
+    }
+    older.querySelector("a").href = `${this.getAttribute("src").split("/events?")[0]}?until=${removed}`;
+    if (!older.isConnected) (this.contains(entries[0]) ? this : entries[0]).before(older);
   }
 }
 

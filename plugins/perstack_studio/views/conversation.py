@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.log_rows import run_label
 from perstack.engine.log.event_log import StoredLine
-from perstack.errors import NotFound, UsageError
+from perstack.errors import Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef
 from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.live import EventStream, format_event
@@ -59,7 +59,14 @@ async def _show_window(request: Request, summary: JobSummary, run_id: str) -> Re
     if "step" in request.query_params or "at" in request.query_params:
         return await _redirect_to_window(request, summary.id, run)
     until = _read_number(request, "until", run.head_seq)
-    conversation, first = await window(studio, summary.id, run_id, until)
+    damage = ""
+    try:
+        conversation, first = await window(studio, summary.id, run_id, until)
+    except Damaged as error:
+        if not 0 < error.readable < until:
+            raise
+        until, damage = error.readable, str(error)
+        conversation, first = await window(studio, summary.id, run_id, until)
     entries = latest_entries(conversation.entries)
     if len(entries) < len(conversation.entries):
         first = entries[0].seq - 1
@@ -67,7 +74,9 @@ async def _show_window(request: Request, summary: JobSummary, run_id: str) -> Re
     return await render_page(
         request,
         "conversation.html",
+        status=503 if damage else 200,
         summary=summary,
+        damage=damage,
         run=run,
         label=run_label(run.expert_key, run.id),
         entries=entries,
@@ -86,7 +95,7 @@ async def _redirect_to_window(request: Request, job_id: str, run_summary: RunSum
     seq: int | None = _read_number(request, "at", 0)
     if "step" in request.query_params:
         step = _read_number(request, "step", 0)
-        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run_summary.id), run_summary.head_seq, step)
+        seq = await seq_of_step(studio.host.storage, RunRef(job_id, run_summary.id), run_summary, step)
         if seq is None:
             raise NotFound(f"{run_summary.id} has no step {step}; it has {run_summary.steps}")
     until = min(max(run_summary.head_seq, 1), (seq or 1) + WINDOW_EVENTS // 2)

@@ -24,6 +24,8 @@ from perstack.doors.shared.job_tasks import DriveJob
 from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
+from perstack.oversight.inbox import InboxItem, items_of_job, merge_by_age, unsettled_jobs
+from perstack.tasks.waiting_tasks import damaged_tasks, waiting_tasks
 from perstack_studio.studio import Studio, read_form, render_page, see_other, studio_of
 
 
@@ -74,8 +76,20 @@ async def make_shown_question(studio: Studio, question: OpenQuestion, summary: J
 
 
 async def _show_inbox(request: Request) -> Response:
-    items = await studio_of(request).served_project.inbox()
-    return await render_page(request, "inbox.html", items=items)
+    return await render_page(request, "inbox.html", items=await read_inbox(studio_of(request)))
+
+
+async def read_inbox(studio: Studio) -> tuple[InboxItem, ...]:
+    """Return what `Host.inbox` returns of the Experts offered here, from the states of Jobs that are kept."""
+    host, definitions = studio.host, studio.served_project.definitions
+    of_tasks = [*await waiting_tasks(host.tasks), *await damaged_tasks(host.tasks)]
+    rows = await studio.states.rows(await unsettled_jobs(host.storage), questions_from_logs=True)
+    # the Expert of a Job that cannot be read is unknown
+    offered = [row for row in rows if definitions.offers("" if row.damaged else row.expert_key)]
+    return merge_by_age(
+        tuple(item for row in offered for item in items_of_job(row)),
+        tuple(item for item in of_tasks if not definitions.hides(item.who)),
+    )
 
 
 async def _show_question(request: Request) -> Response:

@@ -112,7 +112,7 @@ async def _checkpoint_before(run_lines: RunLines, lines: StepLines, start: event
 async def _show_step(request: Request) -> Response:
     studio, job_id, run_id = studio_of(request), request.path_params["job"], request.path_params["run"]
     summary, run_summary = await find_run(studio, job_id, run_id)
-    step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    step = await read_step(RunLines.of(studio, job_id, run_id, run_summary), request.path_params["step"])
     chosen = _chosen_generation(request, step)
     sent, problem = await _read_request(request, studio, job_id, step, chosen)
     shown = first_entries(step.entries)
@@ -193,7 +193,7 @@ async def _read_post(request: Request) -> tuple[Studio, dict[str, str], RunSumma
     await studio.served_project.refresh()
     await studio.served_project.job_to_drive(job_id)
     _, run_summary = await find_run(studio, job_id, run_id)
-    step = await read_step(RunLines.of(studio, job_id, run_id), request.path_params["step"])
+    step = await read_step(RunLines.of(studio, job_id, run_id, run_summary), request.path_params["step"])
     return studio, fields, run_summary, step
 
 

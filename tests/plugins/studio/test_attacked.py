@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
+import httpx
 import pytest
 from studio_server import StudioServer, Visitor, serving_studio
 from terminal import Terminal, reply, trusting
 
 from perstack.doors.shared.edited_arguments import read_arguments
+from perstack.doors.shared.http_connections import MAX_UNAUTHENTICATED
 from perstack.errors import UsageError
 from perstack_studio.words import markdown
 
@@ -79,6 +83,28 @@ def _sent(server: StudioServer, head: str) -> bytes:
 )
 def test_an_odd_request_without_a_cookie_gets_nothing(server: StudioServer, head: str, status: int) -> None:
     assert f" {status} ".encode() in _sent(server, head)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [1, pytest.param(4, marks=pytest.mark.skipif(sys.platform != "linux", reason="one loopback address"))],
+)
+def test_held_connections_do_not_keep_a_browser_out(server: StudioServer, visitor: Visitor, addresses: int) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection((host, int(port)), 10, (f"127.0.0.{number + 1}", 0)))
+            for number in range(addresses)
+            for _ in range(MAX_UNAUTHENTICATED)
+        ]
+        for connection in held[::2]:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        for _ in range(3):
+            with httpx.Client(base_url=server.url, cookies=visitor.client.cookies, timeout=10) as browser:
+                assert browser.get("/jobs").status_code == 200
+        with suppress(ConnectionError):
+            assert held[0].recv(1) == b"", "the oldest made room"
+        assert b" 401 " in _sent(server, "GET / HTTP/1.1\r\nHost: {host}\r\n"), "others are not refused either"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +185,36 @@ def test_a_stream_of_a_damaged_log_ends_without_a_traceback(terminal: Terminal) 
 
     assert response.text.startswith("retry: 1000\n\n")
     assert response.text.endswith("retry: 15000\n\n")
+
+
+@pytest.mark.parametrize("state", ["running", "completed"])
+def test_damage_in_one_run_leaves_the_other_pages_of_the_job(terminal: Terminal, state: str) -> None:
+    _ran(terminal)
+    terminal.script(says=[reply("hello pond"), reply("hello again")])
+    assert not terminal.run("run", "says", "more", "--provider", "scripted", "--continue-job", "of-says").code
+    log = terminal.log_of("of-says-1")
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[-1] = lines[-1].replace(b'"type"', b'"tipe"')
+    log.write_bytes(b"".join(lines))
+    summary = log.parents[2] / "job.json"
+    summary.write_bytes(summary.read_bytes().replace(b'"status":"completed"', f'"status":"{state}"'.encode()))
+
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        damaged = visitor.get("/jobs/of-says/runs/of-says-1", 503)
+        assert 'id="e1"' in damaged, "the query, before the damage"
+        assert "Restore the file from a copy" in damaged
+        assert "live-entries" not in damaged
+        assert "hello again" in visitor.get("/jobs/of-says/runs/of-says-2")
+        assert "hello again" in visitor.get("/jobs/of-says/conversation")
+        job = visitor.get("/jobs/of-says")
+        assert "/jobs/of-says/runs/of-says-2" in job
+        assert ("Restore the file from a copy" in job) == (state == "running"), "at rest no log is read"
+        for path in ("/", "/jobs", "/jobs/of-says/log", "/jobs/of-says/check", "/jobs/of-says/files", "/search?q=pond"):
+            visitor.get(path)
+        stream = visitor.client.get("/jobs/of-says/runs/of-says-1/events")
+
+    assert stream.text.endswith("retry: 15000\n\n")
 
 
 def test_long_texts_make_more_pages_and_no_longer_one(terminal: Terminal) -> None:

@@ -336,6 +336,27 @@ def test_a_server_that_was_killed_is_found_again_and_nothing_is_lost_or_shown_tw
             loaded.close()
 
 
+def test_a_page_that_is_open_for_long_keeps_its_last_entries_and_a_link_to_the_others(
+    me: Person, terminal: Terminal
+) -> None:
+    job_id = run_job(terminal, "lead", "Count")
+    page = me.tab(f"/jobs/{job_id}/conversation")
+    page.locator(".entry").last.wait_for()
+    before = [*entries(page)]
+    trim = "limit => document.querySelector('live-entries').trim(limit)"
+
+    page.evaluate("customElements.get('older-entries').limit = 0")  # the link is only a link
+    page.evaluate(trim, 4)
+    page.evaluate(trim, 3)
+
+    kept = [*entries(page)]
+    assert 0 < len(kept) <= 3
+    assert kept == before[-len(kept) :]
+    page.locator("older-entries a").click()
+    page.wait_for_url("**until=*")
+    assert [*entries(page)] == before[: -len(kept)]
+
+
 def test_an_answer_is_given_with_the_keyboard_alone(me: Person, question: Callable[[str], str]) -> None:
     address = question("writer")
     page = me.tab("/")

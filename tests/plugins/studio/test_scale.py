@@ -22,9 +22,11 @@ from perstack.testing.scripted import text, tool, turn
 from perstack_studio import access
 from perstack_studio.job_states import JobStates
 from perstack_studio.live import Feed, Feeds
-from perstack_studio.places import last_events, seq_of_step
+from perstack_studio.places import last_events, search_place, seq_of_step
 from perstack_studio.question_count import OpenQuestionCount, count_questions
+from perstack_studio.run_lines import RunLines
 from perstack_studio.views.conversation import WINDOW_EVENTS, window
+from perstack_studio.views.inbox import read_inbox
 
 STEPS = 400
 
@@ -77,17 +79,70 @@ def test_a_place_that_is_not_near_the_end_is_read_as_a_window(host: Host, lines_
 
 def test_a_step_is_found_by_few_reads(host: Host, lines_read: list[int]) -> None:
     ref = RunRef("long", "long-1")
-    head = wait_for(host.job("long")).runs[0].head_seq
+    run_summary = wait_for(host.job("long")).runs[0]
     lines_read.clear()
 
-    found = [wait_for(seq_of_step(host.storage, ref, head, step)) for step in (1, 2, STEPS // 2, STEPS)]
+    found = [wait_for(seq_of_step(host.storage, ref, run_summary, step)) for step in (1, 2, STEPS // 2, STEPS)]
 
-    assert len(lines_read) <= 4 * (head.bit_length() + 2)
+    assert len(lines_read) <= 4 * 8
     assert max(lines_read) <= 8
     events = wait_for(host.jobs.events("long-1", job_id="long"))
     expected = [next(e.seq for e in events if e.event.step_number == step) for step in (1, 2, STEPS // 2, STEPS)]
     assert found == expected
-    assert wait_for(seq_of_step(host.storage, ref, head, STEPS + 1)) is None
+    for step in (STEPS + 1, 10**30):
+        assert wait_for(seq_of_step(host.storage, ref, run_summary, step)) is None
+
+
+@pytest.mark.parametrize("first_probe", [1, 40, 70, 98, 99])
+@pytest.mark.parametrize("place", [1, 2, 50, 97, 98, 99])
+def test_a_place_is_found_from_any_first_probe(first_probe: int, place: int) -> None:
+    async def step_at(seq: int) -> int | None:
+        assert 0 < seq < 99
+        return 1 if seq < place else 3 if seq < 90 else None
+
+    assert asyncio.run(search_place(step_at, 2, first_probe, 99)) == place
+
+
+def test_a_jump_reads_hardly_beyond_the_step(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref, run_summary, places = RunRef("long", "long-1"), wait_for(host.job("long")).runs[0], list[int]()
+    original = host.storage.read
+
+    async def noted(ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        places.append(after)
+        return await original(ref, after, limit)
+
+    monkeypatch.setattr(host.storage, "read", noted, raising=False)
+    seq = wait_for(seq_of_step(host.storage, ref, run_summary, STEPS // 10))
+    wait_for(RunLines(host.storage, ref, run_summary).step(STEPS // 10))
+
+    assert seq is not None
+    assert max(places) < seq + 50
+
+
+def test_the_logs_of_a_long_job_are_verified_after_its_page_was_opened(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_studio.places._VERIFIED_EVENTS", 300)
+    monkeypatch.setattr("perstack_studio.places._VERIFICATION_DELAY_S", 0)
+    places, original = list[int](), host.storage.read
+
+    async def noted(ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        places.append(after)
+        return await original(ref, after, limit)
+
+    async def look() -> int:
+        states = JobStates(_served(host))
+        await states.rows(["long"])
+        assert not states._verification._tasks, "a list has many Jobs"
+        head = (await states.page_summary("long")).runs[0].head_seq
+        monkeypatch.setattr(host.storage, "read", noted, raising=False)
+        await asyncio.wait_for(_until(lambda: not states._verification._tasks), 20)
+        await states.close()
+        return head
+
+    head = wait_for(look())
+
+    assert places == [*range(299, head - 1, 300), head - 1]
 
 
 def test_a_running_job_is_folded_once_and_then_only_what_is_new(bench: Bench) -> None:
@@ -116,6 +171,69 @@ def test_a_running_job_is_folded_once_and_then_only_what_is_new(bench: Bench) ->
     assert seen
     assert all(current <= exact for current, exact in seen)
     assert wait_for(states.current("live")) == wait_for(host.job("live"))
+
+
+def test_a_large_driven_job_is_shown_from_its_summary_and_keeps_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_studio.job_states.MAX_DRIVEN_BYTES", 20_000)
+    script = [turn(tool("think", {"thought": str(number)}), text="Again.") for number in range(60)]
+    host = bench.host([*script, text("Done.")], expert("writer"))
+    states = JobStates(_served(host))
+    kept: list[int] = []
+
+    async def run() -> None:
+        reading = asyncio.Event()
+        task = asyncio.create_task(host.run("writer", "Go", job_id="live", on_event=lambda *_: reading.set()))
+        await reading.wait()
+        while not task.done():
+            with suppress(NotFound):  # before the first event is written
+                await states.current("live")
+            kept.append(sum(folded.size for folded in states._folded_jobs.values()))
+            await asyncio.sleep(0)
+        await task
+
+    wait_for(run())
+
+    assert 0 < max(kept) < 30_000
+    assert kept[-1] == 0
+    assert wait_for(states.current("live")) == wait_for(host.job("live"))
+
+
+def test_an_inbox_folds_no_job_twice_and_takes_no_question_from_job_json(bench: Bench) -> None:
+    steps = [turn(tool("think", {"thought": str(number)}), text="Again.") for number in range(120)]
+    host = bench.host([*steps, turn(tool("askUser", {"question": "May I?"}))], expert("asks", ask=True), max_steps=0)
+    served = _served(host)
+    studio: Any = SimpleNamespace(host=host, served_project=served, states=JobStates(served))
+
+    async def look() -> tuple[list[Any], list[int]]:
+        asking = await host.run("asks", "Go", job_id="asks")
+        assert asking.asking is not None
+        stored = await host.storage.summary("asks")
+        assert stored is not None
+        await host.storage.put_summary("asks", stored.replace(b"May I?", b"Say y?"))
+        counts, original = list[int](), host.storage.read
+
+        async def counted(ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+            lines = await original(ref, after, limit)
+            counts[-1] += len(lines)
+            return lines
+
+        inboxes = list[Any]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host.storage, "read", counted, raising=False)
+            for _ in range(2):
+                counts.append(0)
+                inboxes.append(await read_inbox(studio))
+        assert inboxes[0] == await host.inbox()
+        return inboxes, counts
+
+    (first, second), (lines_at_first, lines_again) = wait_for(look())
+
+    assert len(first) == 1
+    assert second == first
+    assert lines_at_first > 500
+    assert lines_again <= 1
 
 
 def test_questions_are_counted_now_and_then_rather_than_for_each_page(host: Host) -> None:

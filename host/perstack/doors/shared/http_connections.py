@@ -283,18 +283,30 @@ class ConnectionLimits:
     max_connections: int = MAX_CONNECTIONS
     max_unauthenticated: int = MAX_UNAUTHENTICATED
     seconds: float = REQUEST_TIME_S
+    # True: a new connection closes the oldest unauthenticated one instead of being refused. Otherwise another user of
+    # the machine, who holds as many as are allowed, keeps out the browser, whose cookie comes with its first request.
+    replaces_oldest: bool = False
     count: int = 0
     unauthenticated: Counter[str] = field(default_factory=Counter[str])
     _reported_at: float | None = None
 
     def admit(self, address: str) -> bool:
         """Count a new connection and return True, or return False if a limit is reached."""
-        if self.count >= self.max_connections or self.unauthenticated[address] >= self.max_unauthenticated:
+        if self.is_full or self.is_full_for(address):
             self._report_refusal()
             return False
         self.count += 1
         self.unauthenticated[address] += 1
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """True if there are as many connections as may be."""
+        return self.count >= self.max_connections
+
+    def is_full_for(self, address: str) -> bool:
+        """Return whether an address has as many unauthenticated connections as it may have."""
+        return self.unauthenticated[address] >= self.max_unauthenticated
 
     def release(self, address: str) -> None:
         """Stop counting a connection of the address as not authenticated: it is authenticated or closed."""
@@ -316,6 +328,7 @@ class LimitedConnection(asyncio.Protocol):
     """One connection: refused beyond the limits, closed if a request is not complete in time."""
 
     connection_limits: ConnectionLimits
+    unauthenticated: dict[LimitedConnection, None]  # all open ones, the oldest first
 
     def __init__(
         self,
@@ -341,13 +354,43 @@ class LimitedConnection(asyncio.Protocol):
         self._address = "" if is_local else _client_key(transport.get_extra_info("peername")[0])
         if is_local and not _is_of_this_user(connection):
             self._transport.abort()
-        elif not self.connection_limits.admit(self._address):
+            return
+        if self.connection_limits.replaces_oldest:
+            self._make_room()
+        if not self.connection_limits.admit(self._address):
             self._transport.write(_BUSY)
             self._transport.close()
         else:
             self._is_in = True
+            self.unauthenticated[self] = None
             self._inner.connection_made(self._transport)
             self._start()
+
+    def _make_room(self) -> None:
+        """Close the oldest unauthenticated connection if a limit is reached: one of the same address, or of any."""
+        limits, address = self.connection_limits, self._address
+        if limits.is_full_for(address):
+            oldest = next((other for other in self.unauthenticated if other._address == address), None)
+        else:
+            oldest = next(iter(self.unauthenticated), None) if limits.is_full else None
+        if oldest is not None:
+            oldest._leave()  # at once: the loop reports a lost connection only after this one was admitted or refused
+            oldest._give_up()
+
+    def _leave(self, exc: Exception | None = None) -> None:
+        """Stop counting this connection, and passing its data on."""
+        self._stop()
+        if not self._is_in:
+            return
+        self._is_in = False
+        self.connection_limits.count -= 1
+        if not self._is_authenticated:
+            self._release()
+        self._inner.connection_lost(exc)
+
+    def _release(self) -> None:
+        self.connection_limits.release(self._address)
+        del self.unauthenticated[self]
 
     def data_received(self, data: bytes) -> None:
         """Pass data on; the first byte of a request starts its deadline."""
@@ -365,14 +408,7 @@ class LimitedConnection(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        if not self._is_in:
-            return
-        self._is_in = False
-        self.connection_limits.count -= 1
-        if not self._is_authenticated:
-            self.connection_limits.release(self._address)
-        self._inner.connection_lost(exc)
+        self._leave(exc)
 
     @override
     def pause_writing(self) -> None:
@@ -386,9 +422,9 @@ class LimitedConnection(asyncio.Protocol):
 
     def set_authenticated(self) -> None:
         """Record that the client is authenticated."""
-        if not self._is_authenticated:
+        if self._is_in and not self._is_authenticated:
             self._is_authenticated = True
-            self.connection_limits.release(self._address)
+            self._release()
 
     def stop_deadline(self) -> None:
         """Stop the deadline, when a request is complete."""
@@ -421,6 +457,7 @@ def protocol(connection_limits: ConnectionLimits) -> type[LimitedConnection]:
         pass
 
     Counted.connection_limits = connection_limits
+    Counted.unauthenticated = {}
     return Counted
 
 
