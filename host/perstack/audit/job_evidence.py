@@ -79,7 +79,7 @@ class ToolOffer(NamedTuple):
 
 
 BlobRole: TypeAlias = Literal["content", "mention", "snapshot", "definition", "removed"]
-"""Why a log names a blob. `content`: an event or a definition needs it. `mention`: only the text of a result has its
+"""Reason why a log names a blob. `content`: an event or a definition needs it. `mention`: only the text of a result has its
 name. `snapshot`: the root folder of one. `definition`: Experts and settings that a Run was queued with. `removed`: a
 redaction removed it."""
 
@@ -113,7 +113,7 @@ _F = TypeVar("_F", bound=Fact)
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What one log says, and what is wrong with it by itself."""
+    """Facts of one log, and what is wrong with it by itself."""
 
     run_id: str
     writer: str | None  # the other program that wrote it, without digests; None if this one did

@@ -65,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PolicyCall:
-    """All that a decision about a call depends on."""
+    """Inputs of a decision about a call."""
 
     tool: str  # tool's name within its skill; the Expert's key, for a delegate
     skill: str = ""
