@@ -79,9 +79,11 @@ class ToolOffer(NamedTuple):
 
 
 BlobRole: TypeAlias = Literal["content", "mention", "snapshot", "definition", "removed"]
-"""Reason why a log names a blob. `content`: an event or a definition needs it. `mention`: only the text of a result has its
-name. `snapshot`: the root folder of one. `definition`: Experts and settings that a Run was queued with. `removed`: a
-redaction removed it."""
+"""Reason why a log names a blob.
+
+`content`: an event or a definition needs it. `mention`: only the text of a result has its name. `snapshot`: the root
+folder of one. `definition`: Experts and settings that a Run was queued with. `removed`: a redaction removed it.
+"""
 
 
 class NamedBlob(NamedTuple):

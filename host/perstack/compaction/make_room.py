@@ -182,10 +182,10 @@ async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summariz
                 if await adapter.adapt_after(request, error) is not None:
                     continue
                 decision = await retry_or_give_up(session, error, attempt, attempts)
-                if decision is True:
+                if decision == "tryAgain":
                     attempt += 1
                     continue
-                if decision is False:
+                if decision == "paused":
                     return None
                 info, reserved = error_info(error), session.run.spending.reserved
                 released = releases_reservation(session.run, info)

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Literal
 
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import BudgetRefusal, Usage
@@ -119,12 +120,16 @@ async def reserve_or_stop(session: RunSession, reservation: Awaitable[Grant | Bu
     return grant
 
 
+RetryDecision = GiveUp | Literal["tryAgain", "paused"]
+"""What follows a failed attempt: another one, nothing because the Job was paused, or nothing for a reason."""
+
+
 async def retry_or_give_up(
     session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, usage: Usage | None = None
-) -> GiveUp | bool:
-    """Record a failed attempt, wait, and return True if another may follow. `usage`: its usage, if known.
+) -> RetryDecision:
+    """Record a failed attempt that may be repeated, and wait before the next one or pause the Job for the rate limit.
 
-    Return False after recording a pause of the Job for the rate limit, or the reason why no attempt follows.
+    `usage`: tokens of the failed attempt, if known. Record nothing if no attempt follows.
     """
     decision = after_failure(
         attempts.limits,
@@ -156,9 +161,9 @@ async def retry_or_give_up(
         session.add(rate_limit_pause_event(session.clock.now() + delay_ms, session.stamp))
     await session.flush()
     if isinstance(decision, PauseJob):
-        return False
+        return "paused"
     await asyncio.sleep(decision.delay_s)
-    return True
+    return "tryAgain"
 
 
 def releases_reservation(run: Run, error: ErrorInfo) -> bool:

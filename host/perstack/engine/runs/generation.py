@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Literal
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.instruction import whole_instruction
@@ -177,15 +178,14 @@ async def _generate_reply(
                 return None
         else:
             problem = await _problem_after_retries(session, request, generation, attempt, attempts, prices)
-            if problem is not _TRY_AGAIN:
+            if problem == "paused":
+                return None
+            if problem != "tryAgain":
                 return generation, problem
             attempt += 1
         if (is_reserved or adapted_request is not None) and not await begin():
             return None
         request = replace(request, max_tokens=session.run.reply_token_limit)
-
-
-_TRY_AGAIN = ErrorInfo(name="", message="")
 
 
 async def _problem_after_retries(
@@ -195,10 +195,10 @@ async def _problem_after_retries(
     attempt: int,
     attempts: Attempts,
     prices: Prices,
-) -> ErrorInfo | None:
-    """Return why the last reply is not an answer, `_TRY_AGAIN` if another attempt follows, None if it is an answer.
+) -> ErrorInfo | Literal["tryAgain", "paused"] | None:
+    """Return None if the reply is an answer, as a played one always is, or what follows a reply that is not.
 
-    A played reply counts as an answer.
+    That is another attempt, a pause of the Job, or the problem of a reply that nothing can follow.
     """
     is_played = request.place is not None
     problem = empty_reply(generation.reply, generation.finish_reason, final=not request.allow_tools)
@@ -210,7 +210,7 @@ async def _problem_after_retries(
     error = ProviderError(problem.message, name=problem.name, is_retryable=True)
     decision = await retry_or_give_up(session, error, attempt, attempts, usage if is_known else None)
     if not isinstance(decision, GiveUp):
-        return _TRY_AGAIN
+        return decision
     message = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
     return problem.model_copy(update={"message": message})
 
@@ -296,8 +296,8 @@ async def _retry_switch_or_fail(
         await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
         return False
     decision = await retry_or_give_up(session, error, attempt, attempts)
-    if isinstance(decision, bool):
-        return decision
+    if not isinstance(decision, GiveUp):
+        return decision == "tryAgain"
     info = error_info(error)
     if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
