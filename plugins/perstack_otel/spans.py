@@ -314,7 +314,9 @@ class RunSpans:
         elif isinstance(event, _STOPS):
             if isinstance(event, ErrorRun):
                 self._end_chat(event, error_type=_error_type(event.error))
-            self._stop(event, is_interrupted=isinstance(event, StopRunByInterrupt))
+            # a pause until a rate limit is lifted is no interruption
+            is_interrupt = isinstance(event, StopRunByInterrupt) and event.reason == "interrupt"
+            self._stop(event, is_interrupted=is_interrupt)
         elif isinstance(event, RejectResult):
             run_span.add_event("perstack.result.rejected", event.timestamp)
         elif isinstance(event, _APPROVALS):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hosts import Bench, crashing, expert, sampled, until_it_crashes, wait_for
+from long_jobs import LONG, long_job
 from terminal import TEAM, Terminal, reply
 
 from perstack.errors import NotFound
@@ -161,6 +162,14 @@ async def _crash(bench: Bench, point: CrashPoint) -> None:
         named = [span for span in whole if attribute(span, "gen_ai.operation.name") == operation]
         assert len(named) == sum(event.type in kinds for event in events)
     assert {span["parentSpanId"] for span in spans if "parentSpanId" in span} <= {*ids(spans)}
+
+
+def test_a_line_has_a_limited_number_of_spans(bench: Bench) -> None:
+    wait_for(long_job(bench, 300))
+
+    trace = wait_for(trace_of_job(bench.host([], LONG), "long"))
+
+    assert [len(spans_in(line)) for line in trace.splitlines()] == [512, 300 + 299 + 1 - 512]
 
 
 def test_values_keep_their_types() -> None:

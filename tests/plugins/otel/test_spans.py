@@ -72,10 +72,6 @@ def check_names(spans: Iterable[TraceSpan]) -> None:
             assert set(event.attributes) <= events[event.name]
 
 
-def stop(kind: str, **fields) -> tuple[str, dict]:
-    return kind, {"checkpointId": "c", **fields}
-
-
 class Log:
     """A log that a test writes, an event each second."""
 
@@ -229,6 +225,14 @@ def test_a_failed_run_names_its_error() -> None:
 
     assert (chat.attributes["error.type"], run.attributes["error.type"]) == ("Quota", "Quota")
     assert "perstack.interrupted" not in chat.attributes
+
+
+@pytest.mark.parametrize(("reason", "is_error"), [("interrupt", True), ("rateLimit", False)])
+def test_an_interrupt_is_an_error_and_a_pause_for_a_rate_limit_is_none(reason: str, is_error: bool) -> None:
+    (run,) = Log().add("stopRunByInterrupt", checkpointId="c", reason=reason).spans()
+
+    assert run.is_error == is_error
+    assert ("perstack.interrupted" in run.attributes) == is_error
 
 
 def test_what_a_kill_left_open_is_closed_by_the_resumption_at_the_last_event_before_it() -> None:
