@@ -196,3 +196,16 @@ def test_a_job_that_does_not_exist_is_named(terminal: Terminal) -> None:
 
     assert result.code == 2
     assert "nobody" in result.err
+
+
+def test_a_damaged_log_is_named_and_nothing_is_written(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("Done.")])
+    assert terminal.run("run", "lead", "Go", "--provider", "scripted", "--job-id", "job").code == 0
+    (log,) = terminal.workspace.rglob("jobs/job/runs/*/events.jsonl")
+    log.write_bytes(log.read_bytes().replace(b"Done.", b"Gone."))
+
+    result = terminal.run("export", "job", "--format", "otlp", "--to", "job.jsonl")
+
+    assert result.code == 1
+    assert "job-1" in result.err
+    assert not (terminal.workspace / "job.jsonl").exists()
