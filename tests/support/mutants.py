@@ -368,6 +368,20 @@ MUTANTS = (
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",
     ),
+    Mutant(
+        "a span that a kill left open does not last until the resumption",
+        "perstack_otel.spans",
+        "is_later = isinstance(event, ResumeRun | CloseRun)",
+        "is_later = False",
+        "tests/plugins/otel/test_spans.py -k kill_left_open",
+    ),
+    Mutant(
+        "a delegate's trace is below the call that started it",
+        "perstack_otel.spans",
+        "        span.span_id = delegation_span_id(delegate_run_id)\n",
+        "",
+        "tests/plugins/otel/test_spans.py -k delegate_names",
+    ),
 )
 
 

@@ -41,8 +41,8 @@ from perstack.testing.experts.results import status_word
     required=True,
     help=(
         "jsonl: the stored events, by time. json: one document with summary, Runs, checkpoints and messages. "
-        "html: one page that needs no server. "
-        "Or a format of another program, which `perstack plugins` lists."
+        "html: one page that needs no server. otlp: the trace, for OpenTelemetry; otlp-content: with texts, "
+        "arguments and results. Or a format of another program, which `perstack plugins` lists."
     ),
 )
 @to_option(
