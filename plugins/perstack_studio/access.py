@@ -27,7 +27,7 @@ from perstack.system.clock import Clock
 
 LINK_MS = 10 * 60_000  # milliseconds for which a link can be used
 SESSION_MS = 30 * 24 * 3_600_000  # milliseconds for which a browser stays known
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_NAMES: tuple[str, ...] = ("127.0.0.1", "localhost", "::1")
 MAX_USED_LINKS = 10_000
 _NONCE_BYTES = 6  # tells apart what is made in one millisecond; only the MAC is a secret
 _MAC_BYTES = 16  # 128 bits cannot be guessed, and a link with them fits into 80 columns
@@ -54,8 +54,8 @@ class StudioAccess:
 
     secret: str
     clock: Clock
-    names: tuple[str, ...] = ()  # accepted host names in addition to the loopback's
-    is_secure: bool = False  # True behind a proxy with TLS: the cookie is only sent over TLS
+    names: tuple[str, ...] = LOOPBACK_NAMES  # accepted host names
+    is_secure: bool = False  # True with TLS, here or in a proxy: the cookie is only sent over TLS
     used_links: dict[str, int] = field(default_factory=dict[str, int])  # expiry of each used link, by its key
     started_at: int = 0  # milliseconds since 1970; links made earlier are refused
 
@@ -90,7 +90,7 @@ class StudioAccess:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
             return False
-        return name in (*LOOPBACK_NAMES, *self.names)
+        return name in self.names
 
     def form_token(self, headers: Headers) -> str:
         """Return the token that the forms of this browser's pages carry."""
@@ -160,9 +160,9 @@ class StudioAccessMiddleware:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or not self._access.is_own_name(host):
-            return PlainTextResponse("this is not a name of this studio: see --behind-proxy", 421)
+            return PlainTextResponse("this is not a name of this studio: see --tls-cert and --behind-proxy", 421)
         origin = headers.get("origin")
-        if origin is not None and _host_of(origin) != host:
+        if origin is not None and not _is_own_origin(origin, host, scope["scheme"]):
             return PlainTextResponse("this request comes from another page", 403)
         if scope["method"] not in ("GET", "HEAD") and origin is None:
             return PlainTextResponse("a form is sent by a page of this server, so it has an Origin", 403)
@@ -174,12 +174,13 @@ class StudioAccessMiddleware:
         )
 
 
-def _host_of(origin: str) -> str:
-    """Return the host and port of an Origin; empty without any."""
+def _is_own_origin(origin: str, host: str, scheme: str) -> bool:
+    """Return whether an Origin is this server's. Over TLS, a page that came without it is another's."""
     try:
-        return urlsplit(origin).netloc
+        parts = urlsplit(origin)
     except ValueError:
-        return ""
+        return False
+    return parts.netloc == host and (scheme != "https" or parts.scheme == scheme)
 
 
 ENTER = "/enter"  # the path of a one-time link

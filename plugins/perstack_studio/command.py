@@ -28,8 +28,17 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?")
     default="",
     help="The name of a proxy with TLS in front of the studio: allows an address that others can reach.",
 )
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    default="",
+    help="Speak TLS with this certificate (PEM): allows an address that others can reach, by the certificate's names.",
+)
+@click.option("--tls-key", metavar="FILE", default="", help="The private key of the certificate (PEM).")
 @driving_options
-def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str, options: HostOptions) -> None:
+def studio_command(
+    address: str, read_only: bool, link: bool, behind_proxy: str, tls_cert: str, tls_key: str, options: HostOptions
+) -> None:
     """See Jobs in a browser: why they did what they did, what they ask, what they cost.
 
     A link is printed that lets one browser in, once, within ten minutes.
@@ -39,24 +48,31 @@ def studio_command(address: str, read_only: bool, link: bool, behind_proxy: str,
     from perstack.doors.shared.http_connections import ListenAddress
     from perstack.doors.shared.local_secret import local_secret
     from perstack.system.clock import SYSTEM
-    from perstack_studio.access import StudioAccess
+    from perstack_studio.access import LOOPBACK_NAMES, StudioAccess
     from perstack_studio.server import StudioOptions, is_listening, new_link, serve_studio
+    from perstack_studio.tls import load_tls
 
     listen_address = ListenAddress.parse(address, allows_socket=False)
     if listen_address.socket_path is not None:
         raise UsageError("--http: a browser opens no Unix socket: write HOST:PORT")
-    if not listen_address.is_loopback and not behind_proxy:
+    if not listen_address.is_loopback and not (behind_proxy or tls_cert or tls_key):
         raise UsageError(
-            f"--http {address}: others can reach this address: put a proxy with TLS in front, and name it with"
-            " --behind-proxy"
+            f"--http {address}: others can reach this address: give a certificate with --tls-cert and --tls-key, or put"
+            " a proxy with TLS in front, and name it with --behind-proxy"
         )
+    if behind_proxy and (tls_cert or tls_key):
+        raise UsageError("--behind-proxy: with --tls-cert there is no proxy in front: leave out one of the two")
     if behind_proxy and not _HOST_NAME.fullmatch(behind_proxy):
         raise UsageError(f"--behind-proxy {behind_proxy}: write its host name alone, such as studio.example.org")
+    tls, names = None, LOOPBACK_NAMES
+    if tls_cert or tls_key:
+        tls, names = load_tls(tls_cert, tls_key, SYSTEM)
+    elif behind_proxy:
+        names = (*LOOPBACK_NAMES, behind_proxy.lower().partition(":")[0])
     loaded = options.load()
     secret = local_secret("studio", options.find().state_root.resolve(), os.environ)
-    names = (behind_proxy.lower().partition(":")[0],) if behind_proxy else ()
-    access = StudioAccess(secret, SYSTEM, names, is_secure=bool(behind_proxy))
-    serve_options = StudioOptions(listen_address, read_only, behind_proxy)
+    access = StudioAccess(secret, SYSTEM, names, is_secure=bool(behind_proxy) or tls is not None)
+    serve_options = StudioOptions(listen_address, read_only, behind_proxy, tls)
     if link:
         if not is_listening(listen_address):
             raise UsageError(f"no studio runs at {address}: start it with `perstack studio`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from functools import partial
 
 from perstack.audit.searched_texts import search_index_path
@@ -45,6 +46,7 @@ class StudioOptions:
     address: ListenAddress
     is_read_only: bool = False
     public_name: str = ""  # host name of the proxy in front of it; empty without one
+    tls: ssl.SSLContext | None = None  # None without TLS of its own
 
 
 async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, serve_options: StudioOptions) -> None:
@@ -68,7 +70,7 @@ async def serve_studio(host: Host, loaded: LoadedProject, access: StudioAccess, 
             with listen(serve_options.address, _BUSY_REMEDY) as listener:
                 server = http_server(
                     build_app(studio),
-                    protocol(ConnectionLimits(replaces_oldest=True)),
+                    protocol(ConnectionLimits(replaces_oldest=True), serve_options.tls),
                     max_head_bytes=_MAX_HEAD_BYTES,
                     shutdown_s=_SHUTDOWN_TIME_S,
                 )
@@ -107,4 +109,6 @@ def new_link(serve_options: StudioOptions, access: StudioAccess, port: int) -> s
     path = f"{ENTER}?key={access.new_key()}"
     if serve_options.public_name:
         return f"https://{serve_options.public_name}{path}"
+    if serve_options.tls is not None:
+        return serve_options.address.url(path, access.names[0], port, scheme="https")
     return serve_options.address.url(path, port=port)

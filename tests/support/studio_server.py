@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +25,13 @@ class StudioServer:
     url: str  # without a slash at its end
     link: str  # the link of the terminal, not used yet
     process: subprocess.Popen[str]
+    verify: ssl.SSLContext | bool = True  # whom browsers trust, for a studio with TLS of its own
     cookies: dict[str, str] = field(default_factory=dict)  # of the browsers that tests drive: a link works once
     _visitors: list[Visitor] = field(default_factory=list)
 
     def visitor(self) -> Visitor:
         """Return a browser that the link has let in."""
-        visitor = Visitor(self.url)
+        visitor = Visitor(self.url, self.verify)
         self._visitors.append(visitor)
         response = visitor.client.get(self.link)
         assert response.status_code == 303, response.text
@@ -44,8 +46,8 @@ class StudioServer:
 class Visitor:
     """A browser without JavaScript."""
 
-    def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, timeout=SECONDS)
+    def __init__(self, url: str, verify: ssl.SSLContext | bool = True) -> None:
+        self.client = httpx.Client(base_url=url, timeout=SECONDS, verify=verify)
 
     def get(self, path: str, status: int = 200) -> str:
         """Return a page."""
@@ -70,7 +72,11 @@ class Visitor:
 
 @contextmanager
 def serving_studio(
-    terminal: Terminal, *args: str, address: str = "127.0.0.1:0", is_killed: bool = False
+    terminal: Terminal,
+    *args: str,
+    address: str = "127.0.0.1:0",
+    is_killed: bool = False,
+    verify: ssl.SSLContext | None = None,
 ) -> Iterator[StudioServer]:
     """Start a studio. It is stopped by a signal, and must end cleanly, unless the test kills it."""
     # the index of a search is no file of the developer's own cache
@@ -90,7 +96,8 @@ def serving_studio(
         match = next(filter(None, (re.search(r"(http\S+)", line) for line in lines)), None)
         assert match, "it ended before it served"
         parts = urlsplit(match[1])
-        server = StudioServer(f"http://{parts.netloc}", match[1], process)
+        scheme = "http" if verify is None else "https"
+        server = StudioServer(f"{scheme}://{parts.netloc}", match[1], process, True if verify is None else verify)
         yield server
         server.close()
         if process.poll() is None:

@@ -1,8 +1,8 @@
 """Listening sockets, the uvicorn server, and limits for connections that are not authenticated.
 
 The limits are the number of connections, and ten seconds for a complete request. uvicorn gets a protocol class that
-wraps its own (`http` of its Config may be a class). The connection is put into the state of each request, so that the
-reader of the request can report when it is complete.
+wraps its own (`http` of its Config may be a class) and, given a context, speaks TLS. The connection is put into the
+state of each request, so that the reader of the request can report when it is complete.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 import stat
 import struct
 import sys
@@ -84,10 +85,10 @@ class ListenAddress:
         except ValueError:
             return False
 
-    def url(self, path: str, name: str | None = None, port: int | None = None) -> str:
+    def url(self, path: str, name: str | None = None, port: int | None = None, *, scheme: str = "http") -> str:
         """Return the URL for clients. `port` is the port that the system chose, if any free port was requested."""
         host = name or self.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{port or self.port}{path}"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port or self.port}{path}"
 
 
 @contextmanager
@@ -268,6 +269,7 @@ def http_status(error: PerstackError) -> int:
 # Limits for connections, above all for those that are not authenticated.
 
 REQUEST_TIME_S = 10.0  # seconds from the first byte of a request, or from connecting, to its last byte
+_TLS_GOODBYE_S = 1.0  # maximum seconds for a client to confirm the end of a TLS connection
 MAX_CONNECTIONS = 256
 MAX_UNAUTHENTICATED = 64  # maximum connections of one address that have not shown the token
 
@@ -325,9 +327,14 @@ class ConnectionLimits:
 
 
 class LimitedConnection(asyncio.Protocol):
-    """One connection: refused beyond the limits, closed if a request is not complete in time."""
+    """One connection: refused beyond the limits, closed if a request is not complete in time.
+
+    With TLS, the handshake is made here, not by the loop's server: that reports a connection only after the handshake,
+    so any number that never finish one would be neither counted nor closed. The deadline includes the handshake.
+    """
 
     connection_limits: ConnectionLimits
+    tls: ssl.SSLContext | None = None
     unauthenticated: dict[LimitedConnection, None]  # all open ones, the oldest first
 
     def __init__(
@@ -342,6 +349,9 @@ class LimitedConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._is_in = False
+        self._is_open = False  # True when uvicorn's protocol has the connection: at once, or after the handshake
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""  # data that arrives between the end of the handshake and `_open`
         self._is_authenticated = False
         self._is_between = False  # True if the next byte begins a request
         self._deadline: asyncio.TimerHandle | None = None
@@ -358,13 +368,45 @@ class LimitedConnection(asyncio.Protocol):
         if self.connection_limits.replaces_oldest:
             self._make_room()
         if not self.connection_limits.admit(self._address):
-            self._transport.write(_BUSY)
+            if self.tls is None:
+                self._transport.write(_BUSY)
             self._transport.close()
+            return
+        self._is_in = True
+        self.unauthenticated[self] = None
+        self._start()
+        if self.tls is None:
+            self._open(self._transport)
         else:
-            self._is_in = True
-            self.unauthenticated[self] = None
-            self._inner.connection_made(self._transport)
-            self._start()
+            self._handshake = asyncio.create_task(self._shake_hands(self._transport, self.tls))
+
+    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Continue with TLS; stop counting the connection if the client does not."""
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=self.connection_limits.seconds,
+                ssl_shutdown_timeout=_TLS_GOODBYE_S,
+            )
+        except OSError as error:  # no TLS, an older version, a client that does not trust the certificate, or no answer
+            self._leave(error)
+            return
+        # None if the connection was aborted meanwhile, such as by its deadline
+        if encrypted is None or not self._is_in:
+            self._leave()
+            return
+        self._transport = encrypted
+        self._open(encrypted)
+        if self._early:
+            self._inner.data_received(self._early)
+            self._early = b""
+
+    def _open(self, transport: asyncio.Transport) -> None:
+        self._is_open = True
+        self._inner.connection_made(transport)
 
     def _make_room(self) -> None:
         """Close the oldest unauthenticated connection if a limit is reached: one of the same address, or of any."""
@@ -386,7 +428,8 @@ class LimitedConnection(asyncio.Protocol):
         self.connection_limits.count -= 1
         if not self._is_authenticated:
             self._release()
-        self._inner.connection_lost(exc)
+        if self._is_open:
+            self._inner.connection_lost(exc)
 
     def _release(self) -> None:
         self.connection_limits.release(self._address)
@@ -399,11 +442,14 @@ class LimitedConnection(asyncio.Protocol):
         if self._is_between:
             self._is_between = False
             self._start()
-        self._inner.data_received(data)
+        if self._is_open:
+            self._inner.data_received(data)
+        else:
+            self._early += data
 
     @override
     def eof_received(self) -> None:
-        if self._is_in:
+        if self._is_in and self._is_open:
             self._inner.eof_received()
 
     @override
@@ -412,12 +458,12 @@ class LimitedConnection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        if self._is_in:
+        if self._is_in and self._is_open:
             self._inner.pause_writing()
 
     @override
     def resume_writing(self) -> None:
-        if self._is_in:
+        if self._is_in and self._is_open:
             self._inner.resume_writing()
 
     def set_authenticated(self) -> None:
@@ -450,13 +496,14 @@ class LimitedConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-def protocol(connection_limits: ConnectionLimits) -> type[LimitedConnection]:
-    """Return the protocol class for uvicorn, with separate counts."""
+def protocol(connection_limits: ConnectionLimits, tls: ssl.SSLContext | None = None) -> type[LimitedConnection]:
+    """Return the protocol class for uvicorn, with separate counts. It speaks TLS if given a context."""
 
     class Counted(LimitedConnection):
         pass
 
     Counted.connection_limits = connection_limits
+    Counted.tls = tls
     Counted.unauthenticated = {}
     return Counted
 
