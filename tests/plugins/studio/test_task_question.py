@@ -109,6 +109,24 @@ def test_a_studio_that_only_shows_has_no_form_for_a_task(terminal: Terminal) -> 
     assert not _task(terminal).get("answered")
 
 
+def test_a_task_that_waits_for_a_failed_one_is_listed_without_an_answer(terminal: Terminal) -> None:
+    terminal.project(TEAM)
+    for command in (
+        ("create", "build", "--start"),
+        ("create", "deploy", "--depends-on", "build"),
+        ("fail", "build", "x"),
+    ):
+        done = terminal.run("task", *command)
+        assert done.code == 0, done.err
+    with serving_studio(terminal) as server:
+        visitor = server.visitor()
+        inbox = visitor.get("/")
+        assert "waits for build (failed" in inbox
+        assert PAGE not in inbox
+        assert "perstack answer" not in inbox
+        visitor.get(PAGE, 409)
+
+
 def test_a_task_that_asks_nothing_has_no_question_page(terminal: Terminal) -> None:
     terminal.project(TEAM)
     assert terminal.run("task", "create", "deploy", "--agent", "ci", "--start").code == 0
