@@ -41,10 +41,12 @@ from perstack_studio.views import (
     log,
     search,
     step,
+    task_question,
 )
 
 PAGES: tuple[Callable[[], Iterable[BaseRoute]], ...] = (
     inbox.pages,
+    task_question.pages,
     jobs.pages,
     job.pages,
     conversation.pages,

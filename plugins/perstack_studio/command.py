@@ -80,4 +80,7 @@ def studio_command(
         return
     access.started_at = SYSTEM.now()
     host = replace(options, is_attended=lambda: True).open_host(loaded.project)
+    provider = options.overrides.provider
+    if provider is not None and not host.leaves_to_workers:
+        host.jobs.source.setup.plugins.provider(provider)  # a misspelt one is reported now, not at each start of a Job
     asyncio.run(serve_studio(host, loaded, access, serve_options))

@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import contextmanager, suppress
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from perstack.engine.log.storage_access import heads_in_summary
 from perstack.errors import PerstackError
@@ -147,6 +149,14 @@ class EventStream(StreamingResponse):
 
     def __init__(self, events: AsyncIterable[str]) -> None:
         super().__init__(_with_retry(events), headers={"X-Accel-Buffering": "no"})
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":  # its response has no body, so a stream without an end must not begin
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await super().__call__(scope, receive, send)
 
 
 async def _with_retry(events: AsyncIterable[str]) -> AsyncGenerator[str]:

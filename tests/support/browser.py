@@ -22,7 +22,7 @@ PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 IS_THERE = bool(PROGRAM) and find_spec("playwright") is not None and find_spec("axe_playwright_python") is not None
 
 _REFUSED = re.compile(r"status of (\d+)")
-_OF_ROUTE = re.compile(r"(?<=/)(jobs|runs|experts|questions|events|steps|blobs)/[^/?]+")
+_OF_ROUTE = re.compile(r"(?<=/)(jobs|runs|experts|questions|tasks|events|steps|blobs)/[^/?]+")
 _OF_QUERY = re.compile(r"=[^&]*")
 
 

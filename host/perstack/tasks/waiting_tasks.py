@@ -7,13 +7,16 @@ from perstack.oversight.inbox import InboxItem, age_key
 from perstack.support.storage import pages
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.memory import TaskMemory
-from perstack.tasks.state import in_words
+from perstack.tasks.state import TaskState, in_words
 from perstack.tasks.summaries import TaskSummary
 
 _PAGE = 500
-
-
 _ASKING = ("human_approval", "human_input")
+
+
+def asks_person(task: TaskState | TaskSummary) -> bool:
+    """Return whether a question of the task waits for the answer of a person."""
+    return task.status == "paused" and task.pause_reason in _ASKING and not task.answered
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
@@ -21,7 +24,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     items: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task_summary in page.tasks:
-            if task_summary.pause_reason in _ASKING and not task_summary.answered:
+            if asks_person(task_summary):
                 items.append(_item_of_task(task_summary))
             elif any(blocker.is_stuck for blocker in task_summary.blocked_by):
                 items.append(_stuck_item(task_summary))

@@ -66,6 +66,16 @@ def test_another_link_is_printed_on_request(terminal: Terminal, server: StudioSe
     assert httpx.get(printed).status_code == 303
 
 
+def test_a_provider_that_is_not_installed_is_reported_at_the_start(terminal: Terminal) -> None:
+    terminal.project(TEAM)
+
+    result = terminal.run("studio", "--provider", "nope", "--http", "127.0.0.1:0")
+
+    assert result.code == 2
+    assert "no provider 'nope'" in result.err
+    assert "http://" not in result.err
+
+
 def test_a_browser_stays_known_when_the_server_is_restarted(terminal: Terminal) -> None:
     terminal.project(TEAM)
     with serving_studio(terminal) as first:

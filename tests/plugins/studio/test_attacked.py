@@ -85,6 +85,20 @@ def test_an_odd_request_without_a_cookie_gets_nothing(server: StudioServer, head
     assert f" {status} ".encode() in _sent(server, head)
 
 
+@pytest.mark.parametrize("path", ["/jobs/of-says/events", "/jobs/of-says/runs/of-says-1/events"])
+def test_the_head_of_a_stream_ends_at_once(server: StudioServer, visitor: Visitor, path: str) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    cookie = "; ".join(f"{name}={value}" for name, value in visitor.client.cookies.items())
+    head = f"HEAD {path} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head.encode())
+        answer = connection.makefile("rb").read()  # ends when the server closes the connection
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"text/event-stream" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     "addresses",
     [1, pytest.param(4, marks=pytest.mark.skipif(sys.platform != "linux", reason="one loopback address"))],

@@ -92,6 +92,11 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal,
         run_job(terminal, "lead", "How many files are there?", "--label", "kind=count")
         run_job(terminal, "failing", f"Fail {HOSTILE}")
         run_job(terminal, "writer", "Write a file")
+        assert (
+            terminal.run("task", "create", "deploy", "--agent", "ci", "--state", '{"to": "prod"}', "--start").code == 0
+        )
+        pause = ("task", "pause", "deploy", "--reason", "human_approval", "--message", f"Deploy? {HOSTILE}")
+        assert terminal.run(*pause).code == 0
         yield terminal, server
 
 

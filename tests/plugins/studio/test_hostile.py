@@ -333,6 +333,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudioServer]:
                 *("--label", f"kind={NAMES[2]}"),
             )
             assert result.code in (0, 1, 3), result.err
+        # an argument of a program has no NUL, and at most 128 KiB
+        shown = "\n\n".join(payload[:300].replace("\0", "") for payload in payloads)
+        for reason in ("human_approval", "human_input"):
+            for command in (
+                ("create", f"of-{reason}", "--agent", NAMES[1], "--name", NAMES[0], "--description", shown, "--start"),
+                (
+                    "checkpoint",
+                    f"of-{reason}",
+                    "--state",
+                    json.dumps({payload[:80]: payload[:80] for payload in payloads}),
+                ),
+                ("pause", f"of-{reason}", "--reason", reason, "--message", shown),
+            ):
+                result = terminal.run("task", *command)
+                assert result.code == 0, result.err
         with serving_studio(terminal) as running:
             yield running
 
@@ -369,6 +384,7 @@ def test_no_page_has_markup_of_a_payload(visitor: Visitor) -> None:
         paths.append(path)
 
     assert any(path.startswith("/questions/") for path in paths)
+    assert {"/tasks/of-human_approval/question", "/tasks/of-human_input/question"} <= {*paths}
     assert sum("/runs/" in path for path in paths) > len(EXPERTS)
 
 
@@ -378,7 +394,7 @@ def test_no_address_makes_markup(visitor: Visitor, payload: str) -> None:
     for path in (
         f"/{text}", f"/jobs/{text}", f"/jobs/of-e0/runs/{text}", f"/jobs/of-e0/runs/of-e0-1?until={text}",
         f"/questions/{text}", f"/jobs?text={text}&expert={text}&label={text}&status={text}", f"/jobs?cost={text}",
-        f"/jobs?after={text}", f"/experts/{text}/start", f"/search?q={text}",
+        f"/jobs?after={text}", f"/experts/{text}/start", f"/search?q={text}", f"/tasks/{text}/question",
     ):  # fmt: skip
         response = visitor.client.get(path)
         assert response.status_code < 500, (path, response.text[:500])
