@@ -1,4 +1,4 @@
-"""The trace of a recorded Job, in OTLP JSON. Spans without an end, such as those of a running Job, are left out."""
+"""The trace of a recorded Job, in OTLP JSON. Unfinished spans, as in a running Job, are left out."""
 
 from __future__ import annotations
 

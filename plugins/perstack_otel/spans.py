@@ -149,7 +149,7 @@ class _OpenSpan:
         self.attributes["error.type"] = error_type
 
     def add_event(self, name: str, time_ms: int, **attributes: Value) -> None:
-        """Add a span event. `__` in a keyword stands for a dot."""
+        """Add a span event. `__` in a keyword becomes a dot."""
         if len(self.events) >= MAX_EVENTS:
             self.dropped_events += 1
             return
@@ -461,7 +461,7 @@ class RunSpans:
         span.set("perstack.tool.delegate", delegate_run_id)
 
     def _finish_call(self, event: FinishToolCall | AttemptCompletion, run_span: _OpenSpan) -> None:
-        """End a call's span. One that was interrupted, or belongs to the continued Run, began with this drive."""
+        """End a call's span. An interrupted call, or a call of the continued Run, began with this drive."""
         open_call = self._calls.pop(event.tool_call_id, None)
         if open_call is None:
             name = event.tool_name if isinstance(event, FinishToolCall) else "attemptCompletion"

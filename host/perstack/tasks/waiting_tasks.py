@@ -1,4 +1,4 @@
-"""Inbox entries of tasks: those that wait for a person, and those that cannot be read."""
+"""Inbox entries of tasks that wait for a person or cannot be read."""
 
 from __future__ import annotations
 

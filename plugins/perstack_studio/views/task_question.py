@@ -35,7 +35,7 @@ class ShownTaskQuestion:
 
     task: TaskState
     text: str
-    waits_for: str  # tasks that it waits for besides the answer; empty for none
+    waits_for: str  # other tasks that it waits for; empty for none
     state: str  # the state of the task as JSON; empty for none
     accepted: AcceptedAnswers
     is_whole: bool  # False if the page cuts a text: then a request for approval can only be refused here
@@ -75,7 +75,7 @@ async def _show_question(request: Request) -> Response:
 
 
 async def _answer(request: Request) -> Response:
-    """Answer the question, if it is still the one that the page showed."""
+    """Answer the question if the page showed its present form."""
     studio, fields = studio_of(request), await read_form(request)
     shown_question = await _open_question(studio, request.path_params["task"])
     if fields.get("digest") != shown_question.digest:

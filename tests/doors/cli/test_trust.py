@@ -384,7 +384,7 @@ def test_a_recorded_job_of_a_repository_does_not_bring_its_own_server(terminal: 
     (terminal.workspace / "perstack.toml").write_text(ALONE)
     resumed = terminal.run("resume", "job", "--max-steps", "9", *SCRIPTED)
     assert resumed.code == 1
-    assert "nobody has agreed to: skill web" in resumed.err
+    assert "you have not agreed to: skill web" in resumed.err
     assert len(stranger.sent) == before
 
 

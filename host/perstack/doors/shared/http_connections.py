@@ -266,7 +266,7 @@ def http_status(error: PerstackError) -> int:
             return 500
 
 
-# Limits for connections, above all for those that are not authenticated.
+# Limits for connections, above all for unauthenticated ones.
 
 REQUEST_TIME_S = 10.0  # seconds from the first byte of a request, or from connecting, to its last byte
 _TLS_GOODBYE_S = 1.0  # maximum seconds for a client to confirm the end of a TLS connection
