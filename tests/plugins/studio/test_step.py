@@ -78,6 +78,7 @@ def test_a_step_says_what_was_sent_and_why_its_calls_were_allowed(terminal: Term
         assert re.search(r"decided yes, by \S*, studio event \d+", shown)
         assert "refused by rules" in shown
         assert "readTextFile call_0_2 allowed: no rule asks about it or denies it" in shown
+        assert re.search(r"rules in force perstack.toml \[permissions\], default \w+", shown)
         assert "it matches the digest that was recorded when it was sent" in shown
         assert "You write. <b>bold</b>" in shown
         assert 'href="#sent"' in page
