@@ -110,8 +110,11 @@ async def _rules_before(run_lines: RunLines, seq: int) -> tuple[RuleSet, ...] | 
     """Return the rule sets in force before a place; None in a long log, or if an event before cannot be read."""
     if seq > MAX_FOLDED:
         return None
+    earlier = await run_lines.read(0, seq - 1) if seq > 1 else ()
+    if len(earlier) < seq - 1:  # the log is damaged there: a later event may have changed the rules
+        return None
     rule_sets: tuple[RuleSet, ...] = ()
-    for stored in await run_lines.read(0, seq - 1) if seq > 1 else ():
+    for stored in earlier:
         if (event := stored.event) is None:
             return None
         rule_sets = rules_after(rule_sets, event)
