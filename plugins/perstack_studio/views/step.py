@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from perstack.core.base.chain import BrokenSeal, open_line
+from perstack.core.definitions.permissions import RuleSet
 from perstack.core.jobs.summary import RunSummary
 from perstack.core.runs import events
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label
@@ -19,7 +20,7 @@ from perstack.doors.shared.log_view import CHECKPOINT_TYPES, calls_of_last_reply
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import PerstackError, UsageError
-from perstack_studio.call_reasons import CallReason, reasons_of
+from perstack_studio.call_reasons import CallReason, reasons_of, rules_after
 from perstack_studio.conversation import Conversation, ConversationEntry
 from perstack_studio.run_lines import RunLines, StepLines, StoredEntry, find_run
 from perstack_studio.sent_requests import SentRequest, sent_request
@@ -90,13 +91,34 @@ async def read_step(run_lines: RunLines, number: int) -> StepView:
         lines,
         start if isinstance(start, events.StartRun) else None,
         tuple(conversation.entries),
-        tuple(reasons_of(parsed, start.exec_grant if isinstance(start, events.StartRun) else None)),
+        tuple(
+            reasons_of(
+                parsed,
+                start.exec_grant if isinstance(start, events.StartRun) else None,
+                await _rules_before(run_lines, lines.entries[0].seq),
+            )
+        ),
         tuple(map(_event_row, lines.entries)),
         tuple((seq, event) for seq, event in parsed if isinstance(event, events.StartGeneration)),
         tuple((seq, event) for seq, event in parsed if isinstance(event, _REDUCTIONS)),
         checkpoint_at(checkpoints[-1]) or "" if checkpoints else "",
         await _checkpoint_before(run_lines, lines, start),
     )
+
+
+async def _rules_before(run_lines: RunLines, seq: int) -> tuple[RuleSet, ...] | None:
+    """Return the rule sets in force before a place; None in a long log, or if an event before cannot be read."""
+    if seq > MAX_FOLDED:
+        return None
+    earlier = await run_lines.read(0, seq - 1) if seq > 1 else ()
+    if len(earlier) < seq - 1:  # the log is damaged there: a later event may have changed the rules
+        return None
+    rule_sets: tuple[RuleSet, ...] = ()
+    for stored in earlier:
+        if (event := stored.event) is None:
+            return None
+        rule_sets = rules_after(rule_sets, event)
+    return rule_sets
 
 
 async def _checkpoint_before(run_lines: RunLines, lines: StepLines, start: events.StoredEvent | None) -> str:

@@ -15,11 +15,14 @@ from long_runs import SmallModel, is_summary
 from studio_server import Visitor, serving_studio
 from terminal import Terminal, reply
 
+from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs import events
 from perstack.errors import NotFound
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.storage import RunRef
 from perstack.testing.scripted import ScriptedProvider, TurnLike, tool, turn
-from perstack_studio.call_reasons import reasons_of
+from perstack_studio.call_reasons import reasons_of, rules_after
 from perstack_studio.run_lines import RunLines
 from perstack_studio.sent_requests import sent_request
 from perstack_studio.views.step import read_step
@@ -78,6 +81,7 @@ def test_a_step_says_what_was_sent_and_why_its_calls_were_allowed(terminal: Term
         assert re.search(r"decided yes, by \S*, studio event \d+", shown)
         assert "refused by rules" in shown
         assert "readTextFile call_0_2 allowed: no rule asks about it or denies it" in shown
+        assert re.search(r"rules in force perstack.toml \[permissions\], default \w+", shown)
         assert "it matches the digest that was recorded when it was sent" in shown
         assert "You write. <b>bold</b>" in shown
         assert 'href="#sent"' in page
@@ -209,3 +213,27 @@ def test_the_request_of_each_step_is_the_one_that_the_provider_received(tmp_path
 
 def test_calls_without_a_decision_have_no_reason() -> None:
     assert reasons_of([], None) == []
+
+
+def _reason_texts(rule_sets: tuple[RuleSet, ...] | None) -> tuple[str, list[str]]:
+    decided = DecidedCall(id="c", skill_name="@perstack/base", tool_name="readTextFile", kind="tool")
+    event = events.CallTools.model_construct(type="callTools", calls=(decided,))
+    (reason,) = reasons_of([(3, event)], None, rule_sets)
+    return reason.verdict, [fact.text for fact in reason.facts if fact.name == "rules in force"]
+
+
+def test_a_call_is_allowed_by_default_only_if_it_is_known_that_no_rule_was_in_force() -> None:
+    assert _reason_texts(()) == ("allowed by default: no rule was in force", [])
+    verdict, texts = _reason_texts(None)
+    assert verdict == "allowed: no rule asks about it or denies it"
+    assert [text.partition(":")[0] for text in texts] == ["unknown"]
+
+
+def test_a_widening_is_named_as_a_source_of_the_rules_in_force() -> None:
+    rule_sets = (RuleSet(source="perstack.toml", permissions=Permissions(default="ask")),)
+    widening = events.WidenPermissions.model_construct(
+        type="widenPermissions", widening=Widening(source="mine.toml", default="allow", deny=("deleteFile",))
+    )
+    verdict, texts = _reason_texts(rules_after(rule_sets, widening))
+    assert verdict == "allowed: no rule asks about it or denies it"
+    assert texts == ["perstack.toml + mine.toml, default allow"]
