@@ -39,6 +39,7 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
 
 def _create_function(operation: Operation) -> Callable[..., Awaitable[Record]]:
     """Return the tool function of an operation, with the operation's arguments as its signature."""
+
     async def work(context: ToolContext, **kwargs: object) -> Record:
         memory = _task_memory(context)
         command = _with_author(operation.command(**kwargs).through_a_door(), context.tool_call.expert_key)
