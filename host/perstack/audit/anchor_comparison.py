@@ -169,7 +169,7 @@ class AnchorUnreadable(Exception):
 
 
 class _MissingOwner:
-    """What an anchor says of an owner that the store lacks; `foreign`: 1 if only other stores recorded it."""
+    """Statement of an anchor about an owner that the store lacks; `foreign`: 1 if only other stores recorded it."""
 
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, foreign: int = 0) -> None:
         self.findings = findings
