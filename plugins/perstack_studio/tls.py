@@ -1,7 +1,7 @@
 """The certificate with which the studio speaks TLS itself, and the names by which browsers may call it then.
 
 The names are the DNS names and addresses of the certificate's subjectAltName: a browser accepts the certificate for no
-other, so no other is accepted as Host or Origin. A name with `*` is left out, since it is no name of one server.
+other, so no other is accepted as Host or Origin. A name with `*` is left out, since it does not name one server.
 """
 
 from __future__ import annotations
