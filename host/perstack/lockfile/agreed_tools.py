@@ -36,22 +36,22 @@ class AgreedTools:
         self._instructions = toolset.instructions
         self._is_locked = is_locked
 
-    def judge(self, skill: str, live_toolset: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
-        """Compare the tools that the skill offers now with the agreed ones; `recorded`: digests in the Job's logs."""
+    def judge(self, skill: str, toolset: Toolset, recorded_digests: Mapping[str, str]) -> JudgedToolset:
+        """Compare the tools of the skill now with the agreed ones. `recorded_digests` are those of the logs."""
         if self._is_locked:
-            recorded = self._digests | {INSTRUCTIONS: text_digest(self._instructions)}
-        current = by_name(live_toolset.specs)
+            recorded_digests = self._digests | {INSTRUCTIONS: text_digest(self._instructions)}
+        current = by_name(toolset.specs)
         names = [
             *(name for name in self._specs if name in current),
             *(name for name in current if name not in self._specs),
         ]
-        judged_tools = {name: self._judge_tool(current[name], recorded) for name in names}
+        judged_tools = {name: self._judge_tool(current[name], recorded_digests) for name in names}
         tools = tuple(tool for tool in judged_tools.values() if tool is not None)
-        instructions, has_other_instructions = self._instructions_for(live_toolset, recorded)
+        instructions, has_other_instructions = self._instructions_for(toolset, recorded_digests)
         digests = {
             name: tool.definition for name, tool in judged_tools.items() if tool is not None and not tool.changed
         }
-        digests[INSTRUCTIONS] = recorded.get(INSTRUCTIONS, text_digest(self._instructions))
+        digests[INSTRUCTIONS] = recorded_digests.get(INSTRUCTIONS, text_digest(self._instructions))
         differences = list(self._differences(judged_tools, current, has_other_instructions=has_other_instructions))
         return JudgedToolset(
             tools, instructions, digests, self._build_notice(skill, differences) if differences else ""

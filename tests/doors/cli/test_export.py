@@ -82,7 +82,8 @@ def test_an_id_that_could_be_a_path_is_refused(team: Terminal) -> None:
 def test_a_format_that_is_not_installed_is_named_with_those_that_are(team: Terminal) -> None:
     refused = team.call("export", "team", "--format", "pertsack", "--to", "out")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "no format 'pertsack' is installed; available: html, json, jsonl, perstack" in refused.err
+    available = "html, json, jsonl, otlp, otlp-content, perstack"
+    assert f"no format 'pertsack' is installed; available: {available}" in refused.err
     assert not (team.workspace / "out").exists()
 
 

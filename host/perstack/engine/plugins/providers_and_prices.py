@@ -165,8 +165,8 @@ OnWait = Callable[["WaitReason", int, float | None], None]
 class Turns(AbstractContextManager["Turns"], Protocol):
     """Turns of one generation's attempts in the queue of its endpoint. The context manager encloses all attempts."""
 
-    async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
-        """Run an attempt that sends about `tokens` tokens when it is its turn. Raises ProviderError."""
+    async def take(self, tokens: int, generate: Callable[[], Awaitable[Generation]]) -> Generation:
+        """Run an attempt of `generate` that sends about `tokens` tokens when it is its turn. Raises ProviderError."""
         ...
 
 

@@ -60,11 +60,11 @@ class Media(Protocol):
         ...
 
     async def max_tokens_beyond_bytes(
-        self, messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
+        self, messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, tokens_by_blob: MediaTokens
     ) -> int | None:
         """Return the maximum tokens of the media as they are sent, beyond one per byte; None without a bound.
 
-        `known` keeps the tokens of each image and document from one request to the next.
+        `tokens_by_blob` keeps the tokens of each image and document from one request to the next.
         """
         ...
 
