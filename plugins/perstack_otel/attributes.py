@@ -88,7 +88,9 @@ ATTRIBUTES = (
     AttributeRow("gen_ai.usage.cache_read.input_tokens", _CHAT, "recommended", "`usage.cachedInputTokens`"),
     AttributeRow("gen_ai.usage.cache_creation.input_tokens", _CHAT, "recommended", "`usage.cacheWriteTokens`"),
     AttributeRow("gen_ai.usage.reasoning.output_tokens", _CHAT, "recommended", "`usage.reasoningTokens`"),
-    AttributeRow("gen_ai.tool.name", _TOOL, "required", "`toolName`"),
+    AttributeRow(
+        "gen_ai.tool.name", _TOOL, "required", "`toolName`; `unknown` if it was not offered, unless content is included"
+    ),
     AttributeRow("gen_ai.tool.call.id", _TOOL, "recommended", "`toolCallId`"),
     AttributeRow("gen_ai.tool.type", _TOOL, "recommended", "`function`"),
     AttributeRow("mcp.method.name", _TOOL, "required", "`tools/call`, for a tool of an MCP skill"),

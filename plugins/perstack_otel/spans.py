@@ -21,7 +21,14 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import AnySkill, DecidedCall, McpSseSkill, McpStdioSkill, is_base_skill
+from perstack.core.definitions.skills import (
+    CATALOGUE_STAGE,
+    AnySkill,
+    DecidedCall,
+    McpSseSkill,
+    McpStdioSkill,
+    is_base_skill,
+)
 from perstack.core.messages.messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart, text_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.changed_calls import ChangeCall, DecideChangedCall
@@ -71,6 +78,7 @@ Value = str | bool | int | float | tuple[str, ...]
 
 MAX_EVENTS = 128  # maximum events of a span, the SDK's default; later ones are counted and left out
 MAX_CONTENT_CHARS = 8_000  # maximum characters of each text, of arguments and of a result
+UNKNOWN_TOOL = "unknown"  # name of a tool that was not offered, in a trace without content
 INTERRUPTED = "interrupted"  # `error.type` of what was open when its process ended or was interrupted
 
 
@@ -436,8 +444,11 @@ class RunSpans:
     def _open_tool_span(self, open_call: _OpenCall, event: StoredEvent, span_id: str) -> _OpenSpan:
         decided = open_call.decided
         parent_id = "" if self._run_span is None else self._run_span.span_id
-        open_call.span = span = _OpenSpan("execute_tool", decided.tool_name, span_id, parent_id, event)
-        span.set("gen_ai.tool.name", decided.tool_name)
+        # the model has made up a name that was not offered: it is content, and each one would be a name of its own
+        is_invented = decided.kind == "refused" and decided.decider == CATALOGUE_STAGE and not self._content
+        name = UNKNOWN_TOOL if is_invented else decided.tool_name
+        open_call.span = span = _OpenSpan("execute_tool", name, span_id, parent_id, event)
+        span.set("gen_ai.tool.name", name)
         span.set("gen_ai.tool.call.id", decided.id)
         span.set("gen_ai.tool.type", "function")
         span.set("perstack.tool.skill", decided.skill_name)

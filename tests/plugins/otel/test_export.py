@@ -209,3 +209,18 @@ def test_a_damaged_log_is_named_and_nothing_is_written(terminal: Terminal) -> No
     assert result.code == 1
     assert "job-1" in result.err
     assert not (terminal.workspace / "job.jsonl").exists()
+
+
+def test_a_name_that_a_model_made_up_for_a_tool_is_content(bench: Bench) -> None:
+    script = {"[[boss]]": [turn(tool("tellSECRET", {"a": "b"})), text("done")]}
+
+    async def traces() -> tuple[bytes, bytes]:
+        async with bench.host(script, expert("boss")) as host:
+            await host.run("boss", "go", job_id="job")
+            return await trace_of_job(host, "job"), await trace_with_content_of_job(host, "job")
+
+    plain, full = wait_for(traces())
+
+    assert b"SECRET" not in plain
+    assert [span["name"] for span in spans_in(plain) if "tool" in span["name"]] == ["execute_tool unknown"]
+    assert "execute_tool tellSECRET" in [span["name"] for span in spans_in(full)]
