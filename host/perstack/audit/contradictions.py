@@ -77,7 +77,7 @@ def result_contradictions(
         text = json.dumps(delegate_run.result_value, ensure_ascii=False)
     is_unknown = is_emptied(result_text) or is_emptied(delegate_run.result)
     repetitions = [Repetition("that it failed", is_error, not is_completed)]
-    # Instead of a long text, the result has a shortened one that names the blob with the whole.
+    # The result has a shortened text instead, which names the blob with the whole text.
     if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in result_text:
         repetitions.append(Repetition("the delegate's result", result_text, text, is_emptied=is_unknown))
     if report is not None:

@@ -271,7 +271,7 @@ class JobReader:
         return await self.job(job_id)
 
     async def _needs_no_worker(self, job_id: str) -> bool:
-        """Return whether workers are done with a Job without a driver. One that is still "running" was just claimed."""
+        """Return whether workers are done with a Job without a driver. A "running" Job was just claimed."""
         summary = await self.job(job_id)
         state = job_state(summary, 0, by_workers=True)
         if state != "leftToWorkers":

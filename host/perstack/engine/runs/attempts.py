@@ -121,7 +121,7 @@ async def reserve_or_stop(session: RunSession, reservation: Awaitable[Grant | Bu
 
 
 RetryDecision = GiveUp | Literal["tryAgain", "paused"]
-"""What follows a failed attempt: another one, nothing because the Job was paused, or nothing for a reason."""
+"""Next step after a failed attempt: another attempt, the Job's pause, or giving up for a reason."""
 
 
 async def retry_or_give_up(
